@@ -1,0 +1,159 @@
+"""What the user asks for: model, data, boards, objectives, budgets; from a YAML file, options, or Python."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from harness.errors import ConfigError
+from harness.units import parse_duration_ns, parse_size_bytes
+
+
+def _duration(value: object) -> object:
+    return parse_duration_ns(value) if isinstance(value, str) else value
+
+
+def _size(value: object) -> object:
+    return parse_size_bytes(value) if isinstance(value, str) else value
+
+
+def _names(value: object) -> object:
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    )
+
+
+DurationNs = Annotated[int, BeforeValidator(_duration), Field(gt=0)]
+SizeBytes = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+Objective = Literal["latency", "accuracy", "pareto"]
+Sampler = Literal["tpe", "random", "grid", "nsga2", "gp", "qmc", "cmaes"]
+Effort = Literal["quick", "standard"]
+
+
+class Plan(BaseModel):
+    """One search. Immutable; everything that decides a result is in it.
+
+    Durations are given as text (``8ms``, ``10m``) and kept in nanoseconds; sizes as text and kept in bytes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Path
+    calib: str
+    """Calibration set: ``.npz``, folder of ``.npy``, image folder, or ``module:function``."""
+    eval: str | None = None
+    """Evaluation set, same forms; without it, candidates are compared with float on the calibration set (SNR)."""
+    preprocess: Path | None = None
+    set_dim: Mapping[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+    boards: Names = ("local",)
+    preset: str = "quick"
+    recipes: tuple[Path, ...] = ()
+    """Recipe files tried right after the float baseline."""
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """``None``: as many as the preset has recipes, or 32 for an open space."""
+    top_k: Annotated[int, Field(ge=1)] = 3
+    objective: Objective = "pareto"
+    filter: str = "pareto"
+    """``pareto``, ``balanced``, ``score`` or ``module:function``."""
+    sampler: Sampler = "tpe"
+    max_latency: DurationNs | None = None
+    min_accuracy: str | None = None
+    """``-0.5pp`` relative to float, or absolute; the default of each metric where ``None``."""
+    max_size: SizeBytes | None = None
+    max_memory: SizeBytes | None = None
+    min_offload: Annotated[float, Field(ge=0, le=1)] | None = None
+    budget: DurationNs | None = None
+    """Device time over all boards together."""
+    max_time: DurationNs | None = None
+    """Wall time of the search."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    metrics: Names = ()
+    """The first one is ranked on; the defaults fit the data."""
+    scope: Literal["inference", "pipeline"] = "inference"
+    batch: Annotated[int, Field(ge=1)] = 1
+    min_snr: float = 15.0
+    effort: Effort = "standard"
+    """How long each candidate is measured; ``quick`` suits demonstrations."""
+    window: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Trials in the making at once; ``None`` chooses by the number of boards."""
+    quantize_timeout: DurationNs = 600 * 10**9
+    quantize_memory: SizeBytes = 8 << 30
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.boards:
+            raise ValueError("boards: name at least one board (see `boardtune boards list`)")
+        if len(set(self.boards)) != len(self.boards):
+            twice = next(name for name in self.boards if self.boards.count(name) > 1)
+            raise ValueError(f"boards: {twice!r} is named twice")
+        if self.trials is not None and self.top_k > self.trials:
+            raise ValueError(
+                f"top_k: {self.top_k} candidates cannot be picked from {self.trials} trials; raise --trials or lower --top-k"
+            )
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, every field explicit."""
+        return self.model_dump(mode="json")
+
+
+def make_plan(values: Mapping[str, Any], *, where: str = "") -> Plan:
+    """Validates; raises :class:`ConfigError` that names the option, its value and a close spelling."""
+    unknown = [key for key in values if key not in Plan.model_fields]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], Plan.model_fields, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Plan.model_fields)}"
+        raise ConfigError(f"unknown key {unknown[0]!r} in the plan", hint=hint, where=where)
+    try:
+        return Plan(**values)
+    except ValidationError as error:
+        raise ConfigError(_describe(error), where=where) from None
+
+
+def load_plan(path: Path, overrides: Mapping[str, Any]) -> Plan:
+    """Reads a plan file; ``overrides`` (options given on the command line) win over it.
+
+    Paths in the file are relative to the file. Raises :class:`ConfigError`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the plan: {error}", where=path) from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise ConfigError(f"not a plan: {problem}", where=f"{path}{line}") from None
+    if not isinstance(values, dict):
+        raise ConfigError("a plan is a mapping such as `model: model.onnx`", where=path)
+    return make_plan({**_rebased(values, path.parent), **overrides}, where=str(path))
+
+
+def _rebased(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    result = dict(values)
+    for key in ("model", "calib", "eval", "preprocess"):
+        value = result.get(key)
+        if isinstance(value, str) and ":" not in value and not Path(value).is_absolute():
+            result[key] = str(folder / value)
+    if isinstance(result.get("recipes"), list):
+        result["recipes"] = [str(folder / str(item)) for item in result["recipes"]]
+    return result
+
+
+def _describe(error: ValidationError) -> str:
+    parts = []
+    for item in error.errors():
+        place = ".".join(str(step) for step in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        got = "" if not place or item["type"] == "missing" else f" (got {item['input']!r})"
+        parts.append(f"{place}: {message}{got}" if place else message)
+    return "; ".join(parts)

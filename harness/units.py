@@ -1,0 +1,57 @@
+"""Durations and sizes as people write them (``8ms``, ``10m``, ``200kB``), parsed into integers."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_DURATION_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_LONG_NS = {"m": 60_000_000_000, "min": 60_000_000_000, "h": 3_600_000_000_000}
+_SIZE = {
+    "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3,
+}  # fmt: skip
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
+
+
+def parse_duration_ns(text: str) -> int:
+    """Nanoseconds of ``8ms``, ``500us``, ``1.5s``, ``10m``, ``2h``.
+
+    Raises ``ValueError`` naming the text and the accepted units; a bare number is refused, as its unit is a guess.
+    """
+    match = _NUMBER.fullmatch(text)
+    units = {**_DURATION_NS, **_LONG_NS}
+    if match is None or match[2] not in units:
+        raise ValueError(f"{text!r} is not a duration: a number and one of {', '.join(units)} (such as 8ms)")
+    return _whole(float(match[1]) * units[match[2]], text)
+
+
+def parse_size_bytes(text: str | int) -> int:
+    """Bytes of ``200kB`` (1000), ``2MiB`` (1024²), ``4096``; case is ignored. Raises ``ValueError``."""
+    match = _NUMBER.fullmatch(str(text))
+    if match is None or match[2].lower() not in _SIZE:
+        raise ValueError(
+            f"{text!r} is not a size: a number and one of B, kB, MB, GB, KiB, MiB, GiB (such as 500kB)"
+        )
+    return _whole(float(match[1]) * _SIZE[match[2].lower()], str(text))
+
+
+def _whole(value: float, text: str) -> int:
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is too large")
+    return round(value)
+
+
+def format_ns(value: float) -> str:
+    """Human form with three significant digits: ``1.23 ms``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}" if abs(value) < 1000 * size else f"{value / size:.0f} {unit}"
+    return f"{value:.0f} ns"
+
+
+def format_bytes(value: float) -> str:
+    """Human form in decimal units: ``77.1 kB``."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
