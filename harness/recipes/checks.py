@@ -1,0 +1,124 @@
+"""Checks of recipe values; every message names the field, the value and what is possible."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigError
+from harness.recipes.axes import SIXTEEN_BIT, SUB_BYTE
+
+if TYPE_CHECKING:
+    from harness.recipes.recipe import Recipe
+
+
+def closest(word: str, choices: Collection[str]) -> str:
+    """A hint such as ``did you mean 'int8'?``, empty if nothing is close."""
+    lowered = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return f"did you mean {lowered[found[0]]!r}?" if found else ""
+
+
+def check_keys(section: str, value: object, known: Sequence[str]) -> None:
+    """Raises ConfigError unless ``value`` is a mapping with known keys only."""
+    name = f"recipe section {section!r}" if section else "a recipe"
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a mapping of fields, not {type(value).__name__}: {value!r}")
+    for key in value:
+        if key not in known:
+            path = f"{section}.{key}" if section else str(key)
+            hint = closest(str(key), known) or f"known fields: {', '.join(known)}"
+            raise ConfigError(f"unknown recipe field {path!r}", hint=hint)
+
+
+def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        guess = closest(str(value), choices)
+        possible = f"possible: {', '.join(choices)}"
+        hint = f"{guess} ({possible})" if guess else possible
+        raise ConfigError(f"recipe field {name!r} has the unknown value {value!r}", hint=hint)
+
+
+def require_type(name: str, value: object, kind: type | tuple[type, ...]) -> None:
+    # bool is an int to Python, but ``samples: true`` is a mistake.
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join(k.__name__ for k in kinds)
+        raise ConfigError(f"recipe field {name!r} must be {wanted}, not {type(value).__name__}: {value!r}")
+
+
+def require_names(name: str, value: object) -> tuple[str, ...]:
+    """Sorted without duplicates: order and repetition mean nothing."""
+    if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
+        raise ConfigError(f"recipe field {name!r} must be a list of names, not {type(value).__name__}: {value!r}")
+    for item in value:
+        if not isinstance(item, str) or not item:
+            raise ConfigError(f"recipe field {name!r} must hold names only, not {item!r}")
+    return tuple(sorted(set(value)))
+
+
+def find_problem(recipe: Recipe) -> str:
+    """Why the combination of fields cannot be built; empty if it can.
+
+    Sources: ONNX operator specifications, ``onnxruntime.quantization.quantize.check_static_quant_arguments``.
+    """
+    rule = _RULES.get(recipe.scheme)
+    problem = rule(recipe) if rule else ""
+    both = set(recipe.op_types) & set(recipe.exclude_op_types)
+    if not problem and both:
+        return f"recipe fields 'op_types' and 'exclude_op_types' both name {', '.join(sorted(both))}"
+    return problem
+
+
+def _static_problem(r: Recipe) -> str:
+    if r.format == "QOperator" and r.activation in SIXTEEN_BIT:
+        return f"recipe field 'activation' is {r.activation!r}, but QOperator is 8-bit only; use format QDQ"
+    if r.format == "QOperator" and r.weight not in ("int8", "uint8"):
+        return f"recipe field 'weight' is {r.weight!r}, but QOperator is 8-bit only; use format QDQ"
+    if r.activation == "int8" and r.weight == "uint8":
+        return (
+            "recipe field 'weight' is 'uint8' with 'activation' int8: ONNX Runtime has no such kernels; "
+            "use int8 weights or uint8 activations"
+        )
+    if r.scale == "power_of_two" and not r.weight_symmetric:
+        return "recipe field 'scale' is 'power_of_two', which needs 'weight_symmetric' true"
+    if r.scale == "power_of_two" and r.format == "QOperator":
+        return "recipe field 'scale' is 'power_of_two', which needs format QDQ"
+    if r.reduce_range and r.weight not in ("int8", "uint8"):
+        return f"recipe field 'reduce_range' is true, which is for 8-bit weights, not {r.weight!r}"
+    return ""
+
+
+def _dynamic_problem(r: Recipe) -> str:
+    if r.weight not in ("int8", "uint8"):
+        other = "; for 4 bits use scheme weight_only" if r.weight in SUB_BYTE else ""
+        return f"recipe field 'weight' is {r.weight!r}, but dynamic quantization has 8-bit weights only{other}"
+    return ""
+
+
+def _weight_only_problem(r: Recipe) -> str:
+    if r.weight == "int16":
+        return "recipe field 'weight' is 'int16', but block-wise weights have 4 or 8 bits"
+    if r.block_size not in _BLOCK_SIZES:
+        return (
+            f"recipe field 'block_size' is {r.block_size}; it must be a power of two, {_BLOCK_SIZES[0]} to "
+            f"{_BLOCK_SIZES[-1]}"
+        )
+    return ""
+
+
+def _imported_problem(r: Recipe) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", r.source):
+        return f"recipe field 'source' is {r.source!r}; an imported model needs the sha256 of its file there"
+    return ""
+
+
+_BLOCK_SIZES = (16, 32, 64, 128, 256)
+_RULES = {
+    "static": _static_problem,
+    "dynamic": _dynamic_problem,
+    "weight_only": _weight_only_problem,
+    "imported": _imported_problem,
+}

@@ -1,0 +1,263 @@
+"""One quantization configuration: an immutable value with a canonical JSON form and a digest.
+
+Field names follow ONNX Runtime's quantization tool. Fields that mean nothing to a recipe's scheme are reset
+to their defaults on construction, so recipes that ask for the same thing are equal and have the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_args
+
+from harness.errors import ConfigError
+from harness.recipes.axes import (
+    RELEVANT,
+    SHORT,
+    SIGNED,
+    SUB_BYTE,
+    ActivationType,
+    CalibrationMethod,
+    Format,
+    Granularity,
+    Scale,
+    Scheme,
+    WeightType,
+)
+from harness.recipes.checks import check_keys, find_problem, require_choice, require_names, require_type
+
+DEFAULT_PERCENTILE = 99.999
+"""ONNX Runtime's default for its percentile calibrator."""
+DEFAULT_BLOCK_SIZE = 32
+"""Default block of ONNX Runtime's MatMulNBits quantizer is 128; 32 is what its CPU kernels are tuned for."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How activation ranges are found."""
+
+    method: CalibrationMethod = "minmax"
+    percentile: float | None = None
+    """Share of the values kept, in percent; only for ``percentile``."""
+    samples: int | None = None
+    """Calibration samples used, taken evenly and seeded from the set; ``None`` means all."""
+
+    def __post_init__(self) -> None:
+        require_choice("calibration.method", self.method, get_args(CalibrationMethod))
+        if self.samples is not None:
+            require_type("calibration.samples", self.samples, int)
+            if self.samples < 1:
+                raise ConfigError(f"recipe field 'calibration.samples' is {self.samples}; it must be at least 1")
+        if self.method != "percentile":
+            object.__setattr__(self, "percentile", None)
+            return
+        percentile = DEFAULT_PERCENTILE if self.percentile is None else self.percentile
+        require_type("calibration.percentile", percentile, (int, float))
+        if not 50.0 < percentile <= 100.0:
+            raise ConfigError(
+                f"recipe field 'calibration.percentile' is {percentile}; it must be above 50 and at most 100"
+            )
+        object.__setattr__(self, "percentile", float(percentile))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A quantization recipe. Equal recipes have equal digests.
+
+    Raises :class:`~harness.errors.ConfigError` on construction if a value is unknown or the combination cannot
+    be built; the message names the field.
+    """
+
+    scheme: Scheme = "static"
+    backend: str = "ort"
+    format: Format = "QDQ"
+    """``QDQ``: float operators between QuantizeLinear and DequantizeLinear; ``QOperator``: QLinear* operators."""
+    activation: ActivationType = "int8"
+    weight: WeightType = "int8"
+    block_size: int | None = None
+    """Elements of a weight column that share a scale; only for ``weight_only``."""
+    activation_symmetric: bool | None = None
+    """Zero point fixed to the middle of the type. Default false."""
+    weight_symmetric: bool | None = None
+    """Default true for signed weights, false for unsigned (as ONNX Runtime's)."""
+    granularity: Granularity = "per_tensor"
+    reduce_range: bool = False
+    """7-bit weights, against saturation in x86 kernels without VNNI."""
+    scale: Scale = "float32"
+    calibration: Calibration = field(default_factory=Calibration)
+    exclude_op_types: tuple[str, ...] = ()
+    """Operator types left in float."""
+    exclude_nodes: tuple[str, ...] = ()
+    """Nodes left in float, by name in the prepared model."""
+    op_types: tuple[str, ...] = ()
+    """Only these operator types are quantized; empty means all that the backend can."""
+    source: str = ""
+    """sha256 of the file, for ``imported``: a model quantized elsewhere."""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            require_choice(name, getattr(self, name), choices)
+        require_type("backend", self.backend, str)
+        require_type("source", self.source, str)
+        require_type("reduce_range", self.reduce_range, bool)
+        for name in ("activation_symmetric", "weight_symmetric"):
+            if getattr(self, name) is not None:
+                require_type(name, getattr(self, name), bool)
+        for name in ("exclude_op_types", "exclude_nodes", "op_types"):
+            object.__setattr__(self, name, require_names(name, getattr(self, name)))
+        if self.block_size is not None:
+            require_type("block_size", self.block_size, int)
+        if not isinstance(self.calibration, Calibration):
+            raise ConfigError(f"recipe field 'calibration' must be a section of fields, not {self.calibration!r}")
+        self._normalise()
+        problem = find_problem(self)
+        if problem:
+            raise ConfigError(problem)
+
+    def _normalise(self) -> None:
+        """Resets what the scheme does not read; resolves defaults that depend on other fields."""
+        relevant = RELEVANT[self.scheme]
+        for name, default in _DEFAULTS.items():
+            if name not in relevant:
+                object.__setattr__(self, name, default)
+        if self.scheme == "weight_only" and self.block_size is None:
+            object.__setattr__(self, "block_size", DEFAULT_BLOCK_SIZE)
+        if self.activation_symmetric is None:
+            object.__setattr__(self, "activation_symmetric", False)
+        if self.weight_symmetric is None:
+            object.__setattr__(self, "weight_symmetric", self.weight in SIGNED)
+
+    @property
+    def is_float32(self) -> bool:
+        return self.scheme == "float32"
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether activation ranges are collected before quantizing."""
+        return self.scheme == "static"
+
+    @property
+    def precision(self) -> str:
+        """Short form for file names, activation then weight: ``u8s8``; ``f32``, ``f16``, ``dyn-s8``, ``w-s4``."""
+        weight = SHORT[self.weight]
+        return {
+            "float32": "f32",
+            "float16": "f16",
+            "dynamic": f"dyn-{weight}",
+            "weight_only": f"w-{weight}",
+            "imported": "imported",
+            "static": f"{SHORT[self.activation]}{weight}",
+        }[self.scheme]
+
+    @property
+    def label(self) -> str:
+        """One line for people, e.g. ``static QDQ s8/s8 per-channel percentile 99.99``."""
+        if self.scheme == "float32":
+            return "float32"
+        if self.scheme == "imported":
+            return f"imported {self.source[:8]}"
+        words: list[str] = [self.scheme.replace("_", "-")]
+        if self.scheme in ("static", "weight_only"):
+            words.append(self.format)
+        if self.scheme == "static":
+            words.append(f"{SHORT[self.activation]}/{SHORT[self.weight]}")
+        elif self.scheme != "float16":
+            words.append(SHORT[self.weight])
+        if self.block_size is not None:
+            words.append(f"block {self.block_size}")
+        if self.scheme in ("static", "dynamic"):
+            words.append(self.granularity.replace("_", "-"))
+        if self.scheme == "static":
+            words.append(self.calibration.method)
+            if self.calibration.percentile is not None:
+                words.append(f"{self.calibration.percentile:g}")
+            if self.calibration.samples is not None:
+                words.append(f"({self.calibration.samples} samples)")
+        if self.activation_symmetric:
+            words.append("symmetric activations")
+        if self.scheme in ("static", "dynamic", "weight_only") and self.weight_symmetric != (self.weight in SIGNED):
+            words.append("symmetric weights" if self.weight_symmetric else "asymmetric weights")
+        if self.reduce_range:
+            words.append("reduced range")
+        if self.scale == "power_of_two":
+            words.append("power-of-two scales")
+        if self.op_types:
+            words.append(f"only {'+'.join(self.op_types)}")
+        if self.exclude_op_types:
+            words.append(f"float {'+'.join(self.exclude_op_types)}")
+        if self.exclude_nodes:
+            shown = ",".join(self.exclude_nodes[:2])
+            more = len(self.exclude_nodes) - 2
+            words.append(f"float nodes {shown}" + (f" and {more} more" if more > 0 else ""))
+        return " ".join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, explicit, in plain JSON types."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["calibration"] = {f.name: getattr(self.calibration, f.name) for f in fields(Calibration)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def to_json(self) -> str:
+        """Canonical: sorted keys, no spaces, every field explicit, ASCII."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of :meth:`to_json`, hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any], where: str = "") -> Recipe:
+        """Builds a recipe from plain JSON types; missing fields take their defaults.
+
+        ``where`` names the file (and place) for messages. Raises ConfigError.
+        """
+        try:
+            check_keys("", value, [f.name for f in fields(cls)])
+            values = dict(value)
+            if "calibration" in values:
+                calibration = values["calibration"]
+                check_keys("calibration", calibration, [f.name for f in fields(Calibration)])
+                values["calibration"] = Calibration(**calibration)
+            return cls(**values)
+        except ConfigError as error:
+            if where and not error.where:
+                raise ConfigError(error.message, hint=error.hint, where=where) from None
+            raise
+
+    def with_changes(self, **changes: Any) -> Recipe:
+        """A copy with some fields changed, checked like any other."""
+        return replace(self, **changes)
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "scheme": get_args(Scheme),
+    "format": get_args(Format),
+    "activation": get_args(ActivationType),
+    "weight": get_args(WeightType),
+    "granularity": get_args(Granularity),
+    "scale": get_args(Scale),
+}
+_DEFAULTS: Mapping[str, Any] = {
+    "format": "QDQ",
+    "activation": "int8",
+    "weight": "int8",
+    "block_size": None,
+    "activation_symmetric": None,
+    "weight_symmetric": None,
+    "granularity": "per_tensor",
+    "reduce_range": False,
+    "scale": "float32",
+    "calibration": Calibration(),
+    "exclude_op_types": (),
+    "exclude_nodes": (),
+    "op_types": (),
+    "source": "",
+}
+
+FLOAT32 = Recipe(scheme="float32")
+"""The baseline: always trial 0."""
+
+__all__ = ["DEFAULT_PERCENTILE", "FLOAT32", "SUB_BYTE", "Calibration", "Recipe"]
