@@ -1,0 +1,37 @@
+"""What a search space needs to know about a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+WEIGHTED_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators that hold most of the arithmetic and all of the weights in practice."""
+_DYNAMIC_OPERATORS = ("Attention", "EmbedLayerNormalization", "Gather", "Gemm", "LSTM", "MatMul")
+"""Where ONNX Runtime's dynamic quantization has kernels beside ConvInteger, which is slow (6–17 × float32)."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    op_types: Mapping[str, int] = field(default_factory=dict)
+    """Operator type -> nodes, in all graphs and functions."""
+    parameters: int = 0
+    """Elements in floating-point initializers."""
+    input_dtypes: tuple[str, ...] = ()
+    """numpy names, in input order."""
+    has_dynamic: bool = False
+    """Whether an input dimension is still free."""
+    opset: int = 0
+    """Of the default domain."""
+    matmul_weights: int = 0
+    """MatMul nodes whose second operand is a constant matrix: what block-wise weights apply to."""
+
+    @property
+    def weighted(self) -> tuple[str, ...]:
+        """Operator types present that carry weights."""
+        return tuple(name for name in WEIGHTED_OPERATORS if self.op_types.get(name))
+
+    @property
+    def suits_dynamic(self) -> bool:
+        """Whether dynamic quantization has more to work on than convolutions."""
+        return any(self.op_types.get(name) for name in _DYNAMIC_OPERATORS)

@@ -1,0 +1,213 @@
+"""Named search spaces, adapted to a model.
+
+``quick`` and ``xint8-like`` are lists; ``standard`` and ``full`` are conditional spaces whose seeds are the quick list.
+A preset is always resolved into recipes before anything is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from harness.errors import ConfigError
+from harness.recipes.axes import ActivationType, WeightType
+from harness.recipes.checks import closest
+from harness.recipes.facts import ModelFacts
+from harness.recipes.recipe import FLOAT32, Calibration, Recipe
+from harness.recipes.space import ParameterSource, Space, grid, listed_space
+
+_TYPES: Mapping[str, tuple[ActivationType, WeightType]] = {
+    "u8s8": ("uint8", "int8"),
+    "s8s8": ("int8", "int8"),
+    "u8u8": ("uint8", "uint8"),
+    "u16s8": ("uint16", "int8"),
+    "s16s8": ("int16", "int8"),
+    "s16s16": ("int16", "int16"),
+    "u8s4": ("uint8", "int4"),
+    "u16s4": ("uint16", "int4"),
+}
+_EIGHT_BIT = ("u8s8", "s8s8", "u8u8")
+
+
+def quick_recipes(facts: ModelFacts) -> tuple[Recipe, ...]:
+    """About a dozen recipes that differ where models and boards differ most; the float baseline first.
+
+    Dynamic quantization comes last for models made of convolutions, where it is slower than float.
+    """
+    naive = Recipe(scheme="static", activation="int8", weight="int8")
+    channelwise = naive.with_changes(granularity="per_channel")
+    base = channelwise.with_changes(activation="uint8")
+    recipes = [
+        FLOAT32,
+        naive,
+        channelwise,
+        base,
+        base.with_changes(calibration=Calibration("percentile", 99.99)),
+        base.with_changes(calibration=Calibration("entropy")),
+        Recipe(scheme="float16"),
+        base.with_changes(activation="uint16"),
+        base.with_changes(weight="uint8", weight_symmetric=False),
+        base.with_changes(format="QOperator"),
+    ]
+    sensitive = tuple(sorted(set(facts.op_types) - set(facts.weighted)))
+    if facts.weighted and sensitive:
+        # Everything but the operators that do the arithmetic stays float: the best cheap fix for attention,
+        # hard-swish and the like.
+        recipes.append(base.with_changes(op_types=facts.weighted))
+    dynamic = Recipe(scheme="dynamic", weight="int8", granularity="per_channel")
+    if facts.suits_dynamic and facts.matmul_weights:
+        recipes.insert(4, dynamic)
+    if facts.matmul_weights:
+        recipes.append(Recipe(scheme="weight_only", weight="int4", block_size=32, format="QOperator"))
+    recipes.append(base.with_changes(calibration=Calibration("mse")))
+    recipes.append(dynamic)
+    return tuple(dict.fromkeys(recipes))
+
+
+def _quick(facts: ModelFacts) -> Space:
+    return listed_space("quick", quick_recipes(facts))
+
+
+def _xint8_like(facts: ModelFacts) -> Space:
+    """Power-of-two scales, symmetric int8: what shift-only accelerators take."""
+    base = Recipe(scheme="static", activation_symmetric=True, weight_symmetric=True, scale="power_of_two")
+    methods = (Calibration("mse"), Calibration("minmax"), Calibration("percentile", 99.99), Calibration("entropy"))
+    per_tensor = [base.with_changes(calibration=method) for method in methods]
+    per_channel = [recipe.with_changes(granularity="per_channel") for recipe in per_tensor[:2]]
+    return listed_space("xint8-like", [FLOAT32, *per_tensor, *per_channel])
+
+
+def _selection(source: ParameterSource, facts: ModelFacts) -> tuple[str, ...]:
+    if not facts.weighted or set(facts.op_types) <= set(facts.weighted):
+        return ()
+    only_weighted = source.categorical("operators", ("all", "weighted")) == "weighted"
+    return facts.weighted if only_weighted else ()
+
+
+def _schemes(facts: ModelFacts, everything: bool) -> tuple[str, ...]:
+    schemes = ["static", "float16"]
+    if facts.matmul_weights:
+        schemes.append("weight_only")
+    if facts.suits_dynamic or everything:
+        schemes.append("dynamic")
+    return tuple(schemes)
+
+
+def _flag(source: ParameterSource, name: str) -> bool:
+    return source.categorical(name, ("no", "yes")) == "yes"
+
+
+def _granularity(source: ParameterSource) -> str:
+    return source.categorical("granularity", ("per_channel", "per_tensor"))
+
+
+def _standard_recipe(source: ParameterSource, facts: ModelFacts) -> Recipe:
+    scheme = source.categorical("scheme", _schemes(facts, everything=False))
+    if scheme == "float16":
+        return Recipe(scheme="float16")
+    if scheme == "weight_only":
+        return _weight_only(source, ("int4", "int8"), (32, 128))
+    if scheme == "dynamic":
+        return Recipe.from_dict({"scheme": "dynamic", "granularity": _granularity(source)})
+    types = source.categorical("types", ("u8s8", "s8s8", "u8u8", "u16s8"))
+    activation, weight = _TYPES[types]
+    method = source.categorical("method", ("minmax", "percentile", "entropy", "mse"))
+    percentile = None
+    if method == "percentile":
+        percentile = float(source.categorical("percentile", ("99.9", "99.99", "99.999")))
+    return Recipe.from_dict(
+        {
+            "scheme": "static",
+            "activation": activation,
+            "weight": weight,
+            "format": source.categorical("format", ("QDQ", "QOperator")) if types in _EIGHT_BIT else "QDQ",
+            "granularity": _granularity(source),
+            "activation_symmetric": _flag(source, "activation_symmetric"),
+            "calibration": {"method": method, "percentile": percentile},
+            "op_types": list(_selection(source, facts)),
+        }
+    )
+
+
+def _weight_only(source: ParameterSource, weights: Sequence[str], blocks: Sequence[int]) -> Recipe:
+    return Recipe.from_dict(
+        {
+            "scheme": "weight_only",
+            "weight": source.categorical("weight_only.weight", tuple(weights)),
+            "block_size": int(source.categorical("block_size", tuple(str(b) for b in blocks))),
+            "format": "QOperator",
+        }
+    )
+
+
+def _full_recipe(source: ParameterSource, facts: ModelFacts) -> Recipe:
+    scheme = source.categorical("scheme", _schemes(facts, everything=True))
+    excluded = [name for name in sorted(facts.op_types) if _flag(source, f"float.{name}")]
+    if scheme == "float16":
+        return Recipe(scheme="float16", exclude_op_types=tuple(excluded))
+    if scheme == "weight_only":
+        return _weight_only(source, ("int4", "uint4", "int8"), (16, 32, 64, 128))
+    if scheme == "dynamic":
+        return Recipe.from_dict(
+            {
+                "scheme": "dynamic",
+                "weight": source.categorical("dynamic.weight", ("int8", "uint8")),
+                "granularity": _granularity(source),
+                "reduce_range": _flag(source, "reduce_range"),
+                "exclude_op_types": excluded,
+            }
+        )
+    types = source.categorical("types", tuple(_TYPES))
+    activation, weight = _TYPES[types]
+    method = source.categorical("method", ("minmax", "percentile", "entropy", "mse", "distribution"))
+    percentile = None
+    if method == "percentile":
+        # The share cut off is what matters, over orders of magnitude.
+        percentile = 100.0 - source.floating("percentile_tail", 1e-4, 1.0, log=True)
+    power_of_two = types == "s8s8" and _flag(source, "power_of_two")
+    return Recipe.from_dict(
+        {
+            "scheme": "static",
+            "activation": activation,
+            "weight": weight,
+            "format": (
+                source.categorical("format", ("QDQ", "QOperator"))
+                if types in _EIGHT_BIT and not power_of_two
+                else "QDQ"
+            ),
+            "granularity": _granularity(source),
+            "activation_symmetric": True if power_of_two else _flag(source, "activation_symmetric"),
+            "weight_symmetric": _flag(source, "weight_symmetric") if weight == "uint8" else None,
+            "reduce_range": types in _EIGHT_BIT and _flag(source, "reduce_range"),
+            "scale": "power_of_two" if power_of_two else "float32",
+            "calibration": {"method": method, "percentile": percentile},
+            "exclude_op_types": excluded,
+        }
+    )
+
+
+def _standard(facts: ModelFacts) -> Space:
+    space = Space("standard", None, lambda source: _standard_recipe(source, facts), seeds=quick_recipes(facts))
+    count = sum(1 for _ in grid(space))
+    return Space("standard", None, space.builder, size=count, seeds=space.seeds)
+
+
+def _full(facts: ModelFacts) -> Space:
+    return Space("full", None, lambda source: _full_recipe(source, facts), seeds=quick_recipes(facts))
+
+
+PRESETS: Mapping[str, Callable[[ModelFacts], Space]] = {
+    "quick": _quick,
+    "standard": _standard,
+    "full": _full,
+    "xint8-like": _xint8_like,
+}
+"""Search spaces by name."""
+
+
+def preset(name: str, facts: ModelFacts) -> Space:
+    """The named space for a model. Raises ConfigError for an unknown name."""
+    if name not in PRESETS:
+        known = f"known presets: {', '.join(PRESETS)}"
+        guess = closest(name, PRESETS)
+        raise ConfigError(f"unknown preset {name!r}", hint=f"{guess} ({known})" if guess else known)
+    return PRESETS[name](facts)
