@@ -1,0 +1,108 @@
+"""From a board file to the agent that drives the board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from device_agents.contract import Agent
+from device_agents.ssh.target import SshTarget
+from harness.boards.folders import config_folder, runtime_folder
+from harness.boards.schema import Board
+from harness.boards.transports import EmulatedSshTransport, LocalTransport, SshTransport
+from harness.errors import ConfigError
+
+
+def known_hosts_path() -> Path:
+    """boardtune's own known_hosts file, written by ``boards trust``."""
+    return config_folder() / "known_hosts"
+
+
+def open_agent(board: Board) -> Agent:
+    """An agent for the board, not yet connected. Secrets are read now, and not before.
+
+    Raises:
+        ConfigError: a secret cannot be read, or the board cannot be driven as described.
+    """
+    transport = board.transport
+    if isinstance(transport, LocalTransport):
+        return _local(board, transport)
+    if isinstance(transport, SshTransport):
+        return _ssh(board, transport)
+    return _emulated(board, transport)
+
+
+def ssh_target(board: Board) -> SshTarget:
+    """Where an SSH board is and how to log in, secrets included.
+
+    Raises:
+        ConfigError: it is no SSH board, a secret cannot be read, or a value is refused.
+    """
+    transport = board.transport
+    if not isinstance(transport, SshTransport):
+        raise ConfigError(
+            f"board {board.name!r} is not reached over ssh but by {transport.kind}",
+            hint="name a board with transport ssh",
+        )
+    if transport.key is not None and not transport.key.is_file():
+        raise ConfigError(
+            f"board {board.name!r}: the private key {transport.key} does not exist",
+            hint="correct transport.key, or make one: ssh-keygen -t ed25519",
+        )
+    password, passphrase = transport.password, transport.passphrase
+    try:
+        return SshTarget(
+            host=transport.host,
+            lock_dir=runtime_folder() / "boards",
+            port=transport.port,
+            user=transport.user,
+            key_file=transport.key,
+            password=password.resolve(board.name, "transport.password") if password else None,
+            passphrase=passphrase.resolve(board.name, "transport.passphrase") if passphrase else None,
+            host_key=transport.host_key,
+            known_hosts=known_hosts_path(),
+            proxy_jump=transport.proxy_jump,
+            config_file=transport.config,
+            use_agent=transport.use_agent,
+            python=transport.python,
+            workdir=transport.workdir,
+            keepalive_s=max(1, round(transport.keepalive_s)),
+        )
+    except ValueError as error:
+        raise ConfigError(f"board {board.name!r}: transport.{error}", hint="correct the board file") from None
+
+
+def _local(board: Board, transport: LocalTransport) -> Agent:
+    from device_agents.local import local_agent
+
+    return local_agent(
+        board.name,
+        python=transport.python,
+        workdir=transport.workdir,
+        cache_bytes=board.cache_bytes,
+        exclusive_sessions=board.runtime.exclusive_session,
+    )
+
+
+def _ssh(board: Board, transport: SshTransport) -> Agent:
+    from device_agents.ssh import ssh_agent
+
+    return ssh_agent(
+        board.name,
+        ssh_target(board),
+        cache_bytes=board.cache_bytes,
+        exclusive_sessions=board.runtime.exclusive_session,
+    )
+
+
+def _emulated(board: Board, transport: EmulatedSshTransport) -> Agent:
+    from device_agents.emulated import emulated_agent
+
+    if board.emulated is None:
+        raise ConfigError(f"board {board.name!r} has no section emulated:", hint="add one, or use transport kind ssh")
+    return emulated_agent(
+        board.name,
+        board.emulated,
+        cache_bytes=board.cache_bytes,
+        exclusive_sessions=board.runtime.exclusive_session,
+        root=None,
+    )

@@ -1,0 +1,1 @@
+"""Packaged canary models; ``make_canaries.py`` beside them made them."""

@@ -1,0 +1,243 @@
+"""The board file: what ``boards/NAME.yaml`` may say, once ``extends:`` is resolved."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from device_agents.emulated.spec import EmulatedSpec
+from harness.boards.base import Flag, Number, Section, Text, Whole, invalid
+from harness.boards.transports import Transport
+from harness.boards.units import Seconds, SizeBytes
+
+API_VERSION = "boardtune/v1"
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+DataType = Literal[
+    "float32", "float16", "bfloat16", "uint8", "int8", "uint16", "int16", "uint4", "int4", "int32", "int64", "bool"
+]
+
+KNOWN_PROVIDERS = tuple(
+    f"{name}ExecutionProvider"
+    for name in (
+        "CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "Dml", "OpenVINO", "VitisAI", "QNN", "CANN", "CoreML", "NNAPI",
+        "Xnnpack", "ACL", "ArmNN", "Dnnl", "ROCM", "MIGraphX", "Rknpu", "SNPE", "TVM", "Azure", "WebGpu", "JS",
+    )
+)  # fmt: skip
+"""Names ONNX Runtime gives its execution providers; plugins may bring others."""
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        meant = re.sub(r"[^a-z0-9-]+", "-", value.lower()).strip("-")[:63]
+        raise invalid(
+            "name",
+            f"not a board name: {value!r}",
+            hint="lower-case letters, digits and '-', at most 63" + (f"; did you mean {meant!r}?" if meant else ""),
+        )
+    return value
+
+
+def _scalar_texts(value: Any) -> Any:
+    """ONNX Runtime's options are text; numbers are taken as written, yes/no is refused as ambiguous."""
+    if not isinstance(value, Mapping):
+        return value
+    texts: dict[Any, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, bool):
+            raise invalid(
+                "option",
+                f"option {key!r} is a yes/no value, and options are text",
+                hint='put it in quotes as the provider documents it, e.g. "1" or "true"',
+                at=str(key),
+            )
+        texts[key] = str(item) if isinstance(item, int | float) else item
+    return texts
+
+
+Options = Annotated[
+    Mapping[Text, Text],
+    BeforeValidator(_scalar_texts),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
+]
+
+
+def _provider_name(value: str) -> str:
+    if value in KNOWN_PROVIDERS:
+        return value
+    # Plugins bring names of their own, so only what is nearly a known name, or of another form, is refused.
+    known = {name.lower(): name for name in KNOWN_PROVIDERS}
+    known |= {name.removesuffix("ExecutionProvider").lower(): name for name in KNOWN_PROVIDERS}
+    well_formed = re.fullmatch(r"[A-Za-z0-9_.]+ExecutionProvider", value) is not None
+    word = value.removesuffix("ExecutionProvider") if well_formed else value
+    close = difflib.get_close_matches(word.lower()[:100], known, n=1, cutoff=0.8)
+    if close or not well_formed:
+        hint = f"did you mean {known[close[0]]!r}?" if close else "they are named like CPUExecutionProvider"
+        raise invalid("provider", f"unknown execution provider {value!r}", hint=hint)
+    return value
+
+
+def names_a_file(model: str) -> bool:
+    """Whether ``canary.model`` is a path, and not the name of a packaged canary."""
+    return model.endswith(".onnx") or "/" in model or "\\" in model
+
+
+class Metadata(Section):
+    """Who the board is."""
+
+    name: Annotated[Text, AfterValidator(_name)]
+    """How commands call it: lower-case letters, digits and '-'."""
+    sku: Text | None = None
+    """Product, e.g. ``raspberry-pi-5-8gb``."""
+    labels: Mapping[Text, Text] = Field(default_factory=dict)
+    """Free key: value pairs."""
+
+
+class Provider(Section):
+    """An ONNX Runtime execution provider with its options."""
+
+    name: Annotated[Text, AfterValidator(_provider_name)]
+    options: Options = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Threads(Section):
+    """Sizes of ONNX Runtime's thread pools. 1 repeats best; the number of fast cores is usually quickest."""
+
+    intra: Annotated[Whole, Field(ge=1, le=1024)] = 1
+    """Threads inside an operator."""
+    inter: Annotated[Whole, Field(ge=1, le=1024)] = 1
+    """Threads across operators."""
+
+
+class Runtime(Section):
+    """What executes models on the board."""
+
+    name: Literal["onnxruntime"] = "onnxruntime"
+    providers: tuple[Provider, ...] = (Provider(name="CPUExecutionProvider"),)
+    """Execution providers, most wanted first: a name, or ``{name: …, options: {…}}``."""
+    threads: Threads = Threads()
+    graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
+    session_config: Options = Field(default_factory=dict)
+    """Session configuration entries, e.g. ``session.intra_op.allow_spinning: "0"``."""
+    exclusive_session: Flag = False
+    """The accelerator serves one session at a time: candidate and canary then never run side by side."""
+
+    @model_validator(mode="after")
+    def _providers_are_listed_once(self) -> Runtime:
+        names = [provider.name for provider in self.providers]
+        if not names:
+            raise invalid(
+                "providers", "no provider is listed", hint="list one, e.g. CPUExecutionProvider", at="providers"
+            )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise invalid("providers", f"provider {twice[0]!r} is listed twice", hint="list it once", at="providers")
+        return self
+
+
+class StateWanted(Section):
+    """The state the board is to be in while it measures; read back and told, never set by boardtune."""
+
+    power_mode: Text | None = None
+    """As the board's own tool names it (``nvpmodel``, ``xrt-smi``, …)."""
+    governor: Text | None = None
+    """Frequency governor, e.g. ``performance``."""
+    max_temperature_c: Annotated[Number, Field(gt=0, le=150)] | None = None
+    """Above this, wait before measuring."""
+
+
+class Limits(Section):
+    """What the board can take; a candidate beyond it is infeasible."""
+
+    max_model_bytes: SizeBytes | None = None
+    """Largest model file, e.g. ``200MiB``."""
+    max_memory_bytes: SizeBytes | None = None
+    """Largest peak memory of a loaded model, e.g. ``2GiB``."""
+    data_types: tuple[DataType, ...] | None = None
+    """Tensor types the board supports; default: any."""
+    operators: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.:]*$")], ...] | None = None
+    """ONNX operator types the board supports; default: any."""
+    min_offload: Annotated[Number, Field(ge=0, le=1)] | None = None
+    """Smallest share of operator nodes (0..1) that must run on the accelerator."""
+
+
+class Canary(Section):
+    """The small pinned model that is measured between candidates to see the board drift."""
+
+    model: Text = "conv-8m"
+    """Name of a packaged canary, or the path of an ``.onnx`` file relative to this board file."""
+    sha256: Annotated[Text, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Digest of the file; needed for a model of your own."""
+    median_ms: Annotated[Number, Field(gt=0)] | None = None
+    """Its median latency on this board when all is well; ``boards check`` compares with it."""
+    tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.05
+    """Relative deviation from ``median_ms`` that is still well."""
+
+    @property
+    def is_file(self) -> bool:
+        return names_a_file(self.model)
+
+    @model_validator(mode="after")
+    def _own_model_is_pinned(self) -> Canary:
+        if self.is_file and self.sha256 is None:
+            raise invalid(
+                "canary",
+                "a canary of your own needs its sha256, so that it stays the same model",
+                hint=f"add sha256: with what `sha256sum {self.model}` prints",
+                at="model",
+            )
+        return self
+
+
+class Recovery(Section):
+    """What happens after failures of the board."""
+
+    retries: Annotated[Whole, Field(ge=0, le=20)] = 2
+    """Attempts to recover the link before a trial fails."""
+    quarantine_after: Annotated[Whole, Field(ge=1, le=100)] = 3
+    """Board failures in a row after which the board is left out of the run."""
+    cool_down_s: Seconds = 5.0
+    """Seconds to wait before an attempt."""
+
+
+class Board(Section):
+    """One physical or emulated device."""
+
+    apiVersion: Literal["boardtune/v1"]  # noqa: N815 -- the key's name in the file
+    kind: Literal["Board"]
+    metadata: Metadata
+    transport: Transport
+    runtime: Runtime = Runtime()
+    state: StateWanted = StateWanted()
+    noise: Literal["dedicated", "shared"] = "dedicated"
+    """``shared`` if other work runs on the machine: intervals widen and nothing is quarantined for drift."""
+    limits: Limits = Limits()
+    canary: Canary = Canary()
+    recovery: Recovery = Recovery()
+    cache_bytes: SizeBytes = 2**30
+    """Room for models and data kept on the board, least recently used go first."""
+    emulated: EmulatedSpec | None = None
+    """What an emulated board pretends to be; only with ``transport: {kind: emulated_ssh}``."""
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @model_validator(mode="after")
+    def _emulation_is_whole(self) -> Board:
+        if (self.transport.kind == "emulated_ssh") != (self.emulated is not None):
+            raise invalid(
+                "emulated",
+                "transport kind emulated_ssh and the section emulated: go together, and one is missing",
+                hint="add the other, or use transport kind ssh for a real board",
+                at="emulated" if self.emulated is not None else "transport",
+            )
+        return self
