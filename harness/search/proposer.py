@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from harness.recipes.recipe import Recipe
@@ -40,8 +40,8 @@ class PastTrial:
     """A finished trial of an earlier search, to start a new one warm."""
 
     params: Mapping[str, Any]
+    """Of its proposal, recorded."""
     outcome: Outcome
-    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Proposer(Protocol):
@@ -51,8 +51,3 @@ class Proposer(Protocol):
         """The proposal of that number; ``None`` when nothing new is left to try. Trial 0 is the float32 baseline."""
 
     def tell(self, number: int, outcome: Outcome) -> None: ...
-
-
-class WarmStart(Protocol):
-    def warm_start(self, history: Sequence[PastTrial]) -> int:
-        """Takes what earlier searches found; returns how many of them fit this space."""
