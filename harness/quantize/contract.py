@@ -41,7 +41,8 @@ class Artifact:
     """Of the canonical content (DESIGN: identity of an artifact)."""
     size_bytes: int
     snr_db: float | None
-    """Signal-to-noise ratio against the float model on the worst output over the acceptance samples; ``None`` for float32."""
+    """Signal-to-noise ratio against the float model on the worst output over the acceptance samples; ``None`` for
+    float32."""
     quantized_operators: int
     notices: tuple[str, ...] = ()
 

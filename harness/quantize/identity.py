@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from harness.errors import ModelError
+from harness.quantize.graph import all_graphs, messages
 
 _DROPPED_EVERYWHERE = ("doc_string", "metadata_props")
 _DROPPED_OF_MODEL = ("producer_name", "producer_version", "domain", "model_version", "training_info")
@@ -46,7 +46,7 @@ def identity_of(model: onnx.ModelProto, base_dir: Path = Path()) -> str:
     for tensor in _tensors(canonical):
         _hash_content(tensor, base_dir)
     _sort(canonical.opset_import, lambda o: (o.domain, o.version))
-    for graph in _graphs(canonical.graph):
+    for graph in all_graphs(canonical.graph):
         _sort(graph.initializer, lambda t: t.name)
         _sort(graph.value_info, lambda v: v.name)
     return hashlib.sha256(canonical.SerializeToString(deterministic=True)).hexdigest()
@@ -58,32 +58,16 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _drop_labels(message: Message) -> None:
-    for item in _messages(message):
+def _drop_labels(message: onnx.ModelProto) -> None:
+    for item in messages(message):
         for name in _DROPPED_EVERYWHERE:
             if name in item.DESCRIPTOR.fields_by_name:
                 item.ClearField(name)
 
 
-def _messages(message: Message) -> Iterator[Message]:
-    """The message and all messages inside it."""
-    yield message
-    for field, value in message.ListFields():
-        if field.type != FieldDescriptor.TYPE_MESSAGE:
-            continue
-        for item in value if not isinstance(value, Message) else (value,):
-            yield from _messages(item)
-
-
-def _tensors(message: Message) -> Iterator[TensorProto]:
-    for item in _messages(message):
+def _tensors(message: onnx.ModelProto) -> Iterator[TensorProto]:
+    for item in messages(message):
         if isinstance(item, TensorProto):
-            yield item
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for item in _messages(graph):
-        if isinstance(item, onnx.GraphProto):
             yield item
 
 

@@ -1,0 +1,164 @@
+"""Walking and normalising ONNX graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import onnx
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZED_OPERATORS = frozenset(
+    {
+        "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "MatMulNBits", "MatMulBnb4",
+        "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM", "GatherBlockQuantized",
+        "QAttention", "QGemm", "QEmbedLayerNormalization", "QOrderedMatMul", "QMoE",
+    }
+)  # fmt: skip
+
+
+def messages(message: Message) -> Iterator[Message]:
+    """The message and all messages inside it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for item in (value,) if isinstance(value, Message) else value:
+                yield from messages(item)
+
+
+def all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Every node of the main graph, of subgraphs, and of local functions."""
+    for graph in all_graphs(model.graph):
+        yield from graph.node
+    for function in model.functions:
+        for node in function.node:
+            yield node
+            for graph in _subgraphs(node):
+                for inner in all_graphs(graph):
+                    yield from inner.node
+
+
+def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and the graphs inside its nodes, outer first."""
+    yield graph
+    for node in graph.node:
+        for inner in _subgraphs(node):
+            yield from all_graphs(inner)
+
+
+def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def opset_of(model: ModelProto) -> int:
+    """Version of the default operator set, 0 if the model imports none."""
+    return max((o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS), default=0)
+
+
+def is_quantized_operator(node: NodeProto) -> bool:
+    """Whether the node computes on quantized values by itself (QLinear*, *Integer, MatMulNBits and the like)."""
+    return node.op_type.startswith("QLinear") or node.op_type in _QUANTIZED_OPERATORS
+
+
+def quantization_found(model: ModelProto) -> Counter[str]:
+    """Operator types that show that a model is already quantized, with counts; empty for a float model."""
+    return Counter(
+        node.op_type
+        for node in all_nodes(model)
+        if is_quantized_operator(node) or node.op_type in (QUANTIZE, DEQUANTIZE)
+    )
+
+
+def count_quantized_operators(model: ModelProto) -> int:
+    """Operators that compute on quantized values: integer operators, and float ones fed by DequantizeLinear."""
+    count = 0
+    for graph in all_graphs(model.graph):
+        dequantized = {name for node in graph.node if node.op_type == DEQUANTIZE for name in node.output}
+        for node in graph.node:
+            if node.op_type in (QUANTIZE, DEQUANTIZE, "DynamicQuantizeLinear"):
+                continue
+            fed = any(name in dequantized for name in node.input)
+            count += is_quantized_operator(node) or fed
+    return count
+
+
+def has_float16(model: ModelProto) -> bool:
+    """Whether anything is computed in float16: a tensor of that type, or a Cast to it."""
+    for graph in all_graphs(model.graph):
+        if any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer):
+            return True
+        for node in graph.node:
+            if node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT16 for a in node.attribute):
+                return True
+    return False
+
+
+def name_nodes(model: ModelProto) -> None:
+    """Gives every node of the model a name that no other has; keeps names that are unique already."""
+    taken = Counter(node.name for node in all_nodes(model))
+    used: set[str] = set()
+    for node in all_nodes(model):
+        name = node.name
+        if not name or name in used:
+            base = node.name or node.op_type
+            number = 0
+            while not name or name in used or name in taken:
+                name = f"{base}_{number}"
+                number += 1
+            node.name = name
+        used.add(name)
+
+
+def constants_to_initializers(graph: GraphProto) -> None:
+    """Replaces ``Constant`` nodes that hold a tensor by initializers, so that weights are seen as weights."""
+    outputs = {value.name for value in graph.output}
+    kept = []
+    for node in graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
+        if node.op_type != "Constant" or value is None or node.output[0] in outputs:
+            kept.append(node)
+            continue
+        tensor = TensorProto()
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+        graph.initializer.append(tensor)
+    if len(kept) < len(graph.node):
+        copies = [_copy(node) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def drop_unused_opsets(model: ModelProto) -> None:
+    """Removes operator sets that no node uses, except the default one; merges nothing."""
+    used = {node.domain for node in all_nodes(model)} | {f.domain for f in model.functions}
+    kept = [o for o in model.opset_import if o.domain in DEFAULT_DOMAINS or o.domain in used]
+    copies = [onnx.helper.make_opsetid(o.domain, o.version) for o in sorted(kept, key=lambda o: str(o.domain))]
+    del model.opset_import[:]
+    model.opset_import.extend(copies)
+
+
+def clear_labels(model: ModelProto) -> None:
+    """Clears producer fields, metadata and doc strings: what does not belong to what a model computes."""
+    for name in ("producer_name", "producer_version", "domain", "model_version"):
+        model.ClearField(name)
+    for message in messages(model):
+        for name in ("doc_string", "metadata_props"):
+            if name in message.DESCRIPTOR.fields_by_name:
+                message.ClearField(name)
+
+
+def initializers_of(graph: GraphProto) -> Mapping[str, TensorProto]:
+    return {tensor.name: tensor for tensor in graph.initializer}
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy

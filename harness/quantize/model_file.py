@@ -1,0 +1,130 @@
+"""Reading and writing model files, with errors a person can act on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+
+from harness.errors import ModelError
+from harness.quantize.graph import messages
+
+INLINE_LIMIT_BYTES = (2 << 30) - (64 << 20)
+"""Above this a model keeps its tensors in a file beside it: protobuf cannot hold 2 GiB."""
+
+
+def load_model(path: Path) -> onnx.ModelProto:
+    """Reads a model with all its external data.
+
+    Raises ModelError if the file is missing, empty, truncated, not ONNX, or if external data is missing.
+    """
+    model = parse_model(path)
+    _check_external_data(model, path)
+    try:
+        load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"its external data cannot be read: {error}", where=path) from error
+    return model
+
+
+def parse_model(path: Path) -> onnx.ModelProto:
+    """Reads a model without its external data. Raises ModelError."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError("there is no such model file", where=path) from None
+    except IsADirectoryError:
+        raise ModelError("is a folder; give the .onnx file in it", where=path) from None
+    except OSError as error:
+        raise ModelError(f"cannot read the model: {error.strerror or error}", where=path) from error
+    if not data:
+        raise ModelError("the model file is empty (0 bytes)", where=path, hint="copy or export it again")
+    if data.startswith(b"version https://git-lfs"):
+        raise ModelError("is a Git LFS pointer, not the model", where=path, hint="fetch the content with: git lfs pull")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        # An ONNX file starts with field 1, the IR version, as a small varint.
+        if data[:1] == b"\x08" and len(data) > 2 and 1 <= data[1] <= 32:
+            raise ModelError(
+                f"is truncated or damaged ({len(data)} bytes)", where=path, hint="copy or export it again"
+            ) from error
+        raise ModelError("is not an ONNX model", where=path, hint=_hint_by_content(path, data)) from error
+    if not model.HasField("graph") or model.ir_version < 1 or not model.graph.output:
+        raise ModelError("is not an ONNX model", where=path, hint=_hint_by_content(path, data))
+    return model
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> None:
+    """Writes deterministic bytes atomically: ``path`` appears whole or not at all.
+
+    Tensors stay inside the file unless the model is larger than :data:`INLINE_LIMIT_BYTES`; then they go to
+    ``<name>.data`` beside it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        if model_bytes(model) > INLINE_LIMIT_BYTES:
+            location = f"{path.name}.data"
+            path.with_name(location).unlink(missing_ok=True)
+            onnx.save_model(
+                model, temporary, save_as_external_data=True, all_tensors_to_one_file=True, location=location
+            )
+        else:
+            temporary.write_bytes(model.SerializeToString(deterministic=True))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def model_bytes(model: onnx.ModelProto) -> int:
+    """Size of the tensors held in the model; what serialising it takes, but for the structure."""
+    return sum(len(tensor.raw_data) + 4 * len(tensor.float_data) for tensor in tensors(model))
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor: initializers and attributes, in all graphs and functions."""
+    for message in messages(model):
+        if isinstance(message, onnx.TensorProto):
+            yield message
+
+
+def _check_external_data(model: onnx.ModelProto, path: Path) -> None:
+    missing: dict[str, str] = {}
+    for tensor in tensors(model):
+        if not uses_external_data(tensor):
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        file = path.parent / location
+        if not location or not file.is_file():
+            missing.setdefault(location or "(no location)", tensor.name)
+            continue
+        end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
+        if file.stat().st_size < end:
+            raise ModelError(
+                f"external data file {location!r} is truncated: {file.stat().st_size} bytes, tensor "
+                f"{tensor.name!r} ends at {end}",
+                where=path,
+                hint="copy or export it again",
+            )
+    if missing:
+        names = ", ".join(f"{location!r} (holds tensor {name!r})" for location, name in missing.items())
+        raise ModelError(
+            f"external data is missing: {names}", where=path, hint=f"put the file beside the model, in {path.parent}"
+        )
+
+
+def _hint_by_content(path: Path, data: bytes) -> str:
+    if data[:2] == b"PK":
+        return "it is a zip archive (a PyTorch checkpoint?); export the model with torch.onnx.export"
+    if data[4:8] == b"TFL3":
+        return "it is a LiteRT (TFLite) model; convert it with tf2onnx"
+    if data[:1] in (b"<", b"{") or path.suffix in (".json", ".html", ".txt"):
+        return "it looks like text; was a web page saved instead of the model?"
+    return "give a file made by an ONNX exporter"

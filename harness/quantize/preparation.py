@@ -1,0 +1,243 @@
+"""The steps that make a model ready for quantization. They run in a child process: ONNX Runtime may crash on a model.
+
+The meaning of the model is kept, and checked: if a transformed model's outputs differ from the original's on a random
+sample, the transformation is dropped and a notice says so.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto
+
+from harness.errors import ModelError
+from harness.quantize import graph as graphs
+from harness.quantize.model_file import INLINE_LIMIT_BYTES, load_model, model_bytes, save_model
+from harness.quantize.sessions import open_session, random_feeds, run_by_name
+from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
+from harness.quantize.snr import snr_db
+from harness.recipes.facts import ModelFacts
+
+MIN_OPSET = 13
+"""First opset whose QuantizeLinear and DequantizeLinear have an axis (per-channel weights)."""
+SAME_OUTPUT_DB = 60.0
+"""Float outputs closer than this to the original's differ by rounding only (float32 carries about 140 dB)."""
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+
+Phase = Callable[[str], None]
+"""Told what comes next, so that a crash can be named."""
+
+
+@dataclass
+class _Work:
+    model: ModelProto
+    path: Path
+    """Of the original, for messages."""
+    notices: list[str] = field(default_factory=list)
+
+
+def prepare(
+    path: Path, out: Path, set_dims: Mapping[str, int], *, transform: bool, phase: Phase
+) -> tuple[ModelProto, tuple[str, ...]]:
+    """Writes the prepared model to ``out``; returns it with notices.
+
+    ``transform=False`` leaves out what executes native code on the graph (operator set conversion, graph optimisation,
+    the comparison run): the way out after a crash there. Raises ModelError.
+    """
+    phase("reading the model")
+    work = _Work(load_model(path), path)
+    _check_inputs(work)
+    _check_float(work)
+    work.notices += _constant_inputs(work.model)
+    work.notices += fix_dims(work.model, set_dims, path)
+    if work.model.functions:
+        work.model = onnx.inliner.inline_local_functions(work.model)
+    phase("loading the float model")
+    _check_loads(work)
+    if transform:
+        _transform(work, phase)
+    graphs.constants_to_initializers(work.model.graph)
+    _infer_shapes(work)
+    graphs.name_nodes(work.model)
+    graphs.drop_unused_opsets(work.model)
+    graphs.clear_labels(work.model)
+    phase("writing the prepared model")
+    save_model(work.model, out)
+    return work.model, tuple(work.notices)
+
+
+def facts_of(model: ModelProto) -> ModelFacts:
+    """Facts for search spaces, of a prepared model."""
+    constants = {t.name: t for g in graphs.all_graphs(model.graph) for t in g.initializer}
+    nodes = list(graphs.all_nodes(model))
+    matmuls = (n for n in nodes if n.op_type == "MatMul" and n.input[1] in constants)
+    inputs = model_inputs(model)
+    return ModelFacts(
+        op_types=dict(sorted(Counter(node.op_type for node in nodes).items())),
+        parameters=sum(int(np.prod(t.dims, dtype=np.int64)) for t in constants.values() if t.data_type in _FLOATS),
+        input_dtypes=tuple(spec.dtype for spec in tensor_specs(inputs)),
+        has_dynamic=any(isinstance(size, str) for spec in tensor_specs(inputs) for size in spec.shape),
+        opset=graphs.opset_of(model),
+        matmul_weights=sum(1 for n in matmuls if len(constants[n.input[1]].dims) == 2),
+    )
+
+
+def _check_inputs(work: _Work) -> None:
+    inputs = model_inputs(work.model)
+    if not inputs:
+        raise ModelError("the model has no inputs: there is nothing to calibrate or to time", where=work.path)
+    for value in inputs:
+        if not value.type.HasField("tensor_type"):
+            kind = value.type.WhichOneof("value") or "nothing"
+            raise ModelError(f"input {value.name!r} is a {kind}; only tensors can be fed", where=work.path)
+        if value.type.tensor_type.elem_type == TensorProto.STRING:
+            raise ModelError(f"input {value.name!r} holds strings; only numbers can be fed", where=work.path)
+        if not value.type.tensor_type.HasField("shape"):
+            raise ModelError(f"input {value.name!r} has no shape; export the model with one", where=work.path)
+
+
+def _check_float(work: _Work) -> None:
+    found = graphs.quantization_found(work.model)
+    if found:
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+        raise ModelError(
+            f"the model is already quantized: it has {listed}",
+            where=work.path,
+            hint="give the float model; to measure this one beside ours, use --add-candidate",
+        )
+
+
+def _constant_inputs(model: ModelProto) -> list[str]:
+    """Initializers that are also listed as inputs (required before IR version 4) become plain constants."""
+    constants = graphs.initializers_of(model.graph)
+    kept = [value for value in model.graph.input if value.name not in constants]
+    dropped = [value.name for value in model.graph.input if value.name in constants]
+    if dropped:
+        copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+        del model.graph.input[:]
+        model.graph.input.extend(copies)
+        if model.ir_version < 4:
+            model.ir_version = 4
+            return []
+        shown = ", ".join(repr(name) for name in dropped[:3]) + (" …" if len(dropped) > 3 else "")
+        return [f"inputs with a default value are kept at it: {shown}"]
+    return []
+
+
+def _check_loads(work: _Work) -> None:
+    try:
+        with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+            open_session(_runnable(work.model, Path(folder)), "disabled")
+    except Exception as error:
+        raise ModelError(_load_message(work.model, str(error)), where=work.path) from error
+
+
+def _load_message(model: ModelProto, text: str) -> str:
+    import onnxruntime
+
+    version = onnxruntime.__version__
+    opset = re.search(r"Opset (\d+) is under development.*till opset (\d+)", text, re.DOTALL)
+    if opset:
+        return (
+            f"the model uses opset {opset[1]}; ONNX Runtime {version} here knows opsets up to {opset[2]}: export the "
+            f"model with opset {opset[2]} or lower, or install a newer onnxruntime"
+        )
+    ir_version = re.search(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text)
+    if ir_version:
+        return (
+            f"the model has IR version {ir_version[1]}; ONNX Runtime {version} here reads up to {ir_version[2]}: save "
+            "it with a lower ir_version, or install a newer onnxruntime"
+        )
+    # ONNX Runtime prefixes source locations and codes that help nobody here.
+    reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text.strip())
+    return f"ONNX Runtime {version} cannot load the model: {reason}"
+
+
+def _runnable(model: ModelProto, folder: Path) -> Path | bytes:
+    """What a session can be made from; a file where protobuf cannot serialise to memory."""
+    if model_bytes(model) <= INLINE_LIMIT_BYTES:
+        return bytes(model.SerializeToString())
+    path = folder / "model.onnx"
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    save_model(copy, path)
+    return path
+
+
+def _transform(work: _Work, phase: Phase) -> None:
+    if model_bytes(work.model) > INLINE_LIMIT_BYTES:
+        work.notices.append("the model is larger than 2 GB: graph optimisation before quantization is left out")
+        return
+    phase("running the float model")
+    reference = _outputs(work.model)
+    opset = graphs.opset_of(work.model)
+    if opset < MIN_OPSET:
+        phase(f"converting the model from opset {opset} to {MIN_OPSET}")
+        _adopt(work, reference, f"conversion from opset {opset} to {MIN_OPSET}", _to_min_opset)
+    if any(t.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) for t in work.model.graph.initializer):
+        # On the CPU the optimiser saves the casts to float32 that it inserts for itself.
+        return
+    phase("optimising the graph")
+    _adopt(work, reference, "graph optimisation", _optimized)
+
+
+def _adopt(
+    work: _Work, reference: Mapping[str, np.ndarray] | None, what: str, step: Callable[[ModelProto], ModelProto]
+) -> None:
+    try:
+        candidate = step(work.model)
+        same = reference is None or _same(reference, _outputs(candidate))
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        work.notices.append(f"{what} left out: {first}")
+        return
+    if same:
+        work.model = candidate
+    else:
+        work.notices.append(f"{what} left out: it changes the model's outputs")
+
+
+def _to_min_opset(model: ModelProto) -> ModelProto:
+    converted = onnx.version_converter.convert_version(model, MIN_OPSET)
+    converted.ir_version = max(model.ir_version, 7)
+    return converted
+
+
+def _optimized(model: ModelProto) -> ModelProto:
+    """Constants folded, batch norm folded, no-ops removed: ONNX Runtime's hardware-independent level, as its
+    ``quant_pre_process`` applies."""
+    with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        open_session(bytes(model.SerializeToString()), "basic", path)
+        return onnx.load(path)
+
+
+def _outputs(model: ModelProto) -> dict[str, np.ndarray] | None:
+    """Outputs on one random sample; ``None`` if the model cannot run on it (indices out of range, say)."""
+    try:
+        session = open_session(bytes(model.SerializeToString()), "disabled")
+        return run_by_name(session, random_feeds(tensor_specs(model_inputs(model)), seed=0))
+    except Exception:
+        return None
+
+
+def _same(reference: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None) -> bool:
+    if outputs is None or list(outputs) != list(reference):
+        return False
+    return all(snr_db([reference[name]], [outputs[name]]) >= SAME_OUTPUT_DB for name in reference)
+
+
+def _infer_shapes(work: _Work) -> None:
+    if model_bytes(work.model) > INLINE_LIMIT_BYTES:
+        return
+    try:
+        work.model = onnx.shape_inference.infer_shapes(work.model, data_prop=True)
+    except Exception as error:
+        work.notices.append(f"shapes could not be inferred: {str(error).strip().splitlines()[0]}")

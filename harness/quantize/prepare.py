@@ -1,0 +1,107 @@
+"""Makes a user's model ready for quantization, without touching it on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from harness.errors import ModelError
+from harness.recipes.facts import ModelFacts
+from harness.tensors import TensorSpec
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A float model with fixed shapes, folded constants and named nodes."""
+
+    path: Path
+    digest: str
+    """sha256 of its canonical content, see :mod:`harness.quantize.identity`."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    facts: ModelFacts
+    notices: tuple[str, ...] = ()
+    """What was done that a user should know."""
+
+
+_PREPARED: TypeAdapter[PreparedModel] = TypeAdapter(PreparedModel)
+
+
+def prepare_model(
+    model: Path, out: Path, set_dims: Mapping[str, int] | None = None, *, timeout_s: float = TIMEOUT_S
+) -> PreparedModel:
+    """Checks ``model`` and writes its prepared form to ``out`` (external data, if it needs any, beside it).
+
+    A free first axis becomes 1 with a notice; other free dimensions need ``set_dims`` (name -> size). The work is
+    done in a child process, since ONNX Runtime can crash on a model; if the optional steps crash, they are left out.
+    The same model gives the same bytes.
+
+    Raises ModelError naming the file and the way out.
+    """
+    if out.resolve() == model.resolve():
+        raise ModelError("the prepared model would overwrite the model itself", where=model)
+    request = {"model": str(model), "out": str(out), "set_dims": dict(set_dims or {}), "transform": True}
+    reply = _child(request, timeout_s)
+    if "died" in reply and reply["phase"] not in ("reading the model", "loading the float model"):
+        if reply["phase"] == "running the float model":
+            raise ModelError(
+                f"ONNX Runtime dies ({reply['died']}) when it runs this float model: it cannot be used",
+                where=model,
+                hint="check that every node's outputs are connected or left out as its operator allows",
+            )
+        logger.warning("%s: %s died (%s); going on without it", model, reply["phase"], reply["died"])
+        left_out = f"{reply['phase']} died ({reply['died']}): left out"
+        reply = _child({**request, "transform": False}, timeout_s)
+        if "prepared" in reply:
+            reply["prepared"]["notices"].append(left_out)
+    if "died" in reply:
+        raise ModelError(f"the process {reply['phase']} died ({reply['died']}): it cannot be used", where=model)
+    if "error" in reply:
+        raise ModelError(**reply["error"])
+    return _PREPARED.validate_python(reply["prepared"])
+
+
+def _child(request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Runs the child; its last line is the reply, the lines before name the phases."""
+    command = [sys.executable, "-m", "harness.quantize.prepare_child"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        output, errors = process.communicate(json.dumps(request), timeout=timeout_s)
+        died = _how_it_died(process.returncode)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        died = f"no end after {timeout_s:g} s"
+    messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    if messages and "phase" not in messages[-1]:
+        return dict(messages[-1])
+    logger.debug("preparing %s: %s", request["model"], errors)
+    return {"died": died, "phase": messages[-1]["phase"] if messages else "that prepares the model"}
+
+
+def _how_it_died(returncode: int) -> str:
+    if returncode < 0:
+        return signal.Signals(-returncode).name
+    return f"exit code {returncode}"

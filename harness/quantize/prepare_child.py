@@ -1,0 +1,51 @@
+"""The child process of :func:`harness.quantize.prepare.prepare_model`: JSON request on stdin, JSON lines on stdout."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ModelError
+from harness.quantize.identity import identity_of
+from harness.quantize.preparation import facts_of, prepare
+from harness.quantize.shapes import model_inputs, tensor_specs
+
+
+def main() -> int:
+    request = json.load(sys.stdin)
+    # Libraries print; the replies go to the real stdout, everything else to stderr.
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    logging.disable(logging.WARNING)
+
+    def send(message: dict[str, Any]) -> None:
+        replies.write(json.dumps(message) + "\n")
+        replies.flush()
+
+    path, out = Path(request["model"]), Path(request["out"])
+    try:
+        model, notices = prepare(
+            path, out, request["set_dims"], transform=request["transform"], phase=lambda name: send({"phase": name})
+        )
+    except ModelError as error:
+        send({"error": {"message": error.message, "hint": error.hint, "where": error.where}})
+        return 0
+    facts = facts_of(model)
+    prepared = {
+        "path": str(out),
+        "digest": identity_of(model, out.parent),
+        "inputs": [vars(spec) for spec in tensor_specs(model_inputs(model))],
+        "outputs": [vars(spec) for spec in tensor_specs(list(model.graph.output))],
+        "facts": {**vars(facts), "op_types": dict(facts.op_types)},
+        "notices": list(notices),
+    }
+    send({"prepared": prepared})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
