@@ -9,6 +9,9 @@ from typing import Any
 
 from harness.ledger.plain import canonical_json, plain
 
+PATHS_OF_PLAN = frozenset({"model", "calib", "eval", "preprocess"})
+"""Plan fields that only say where something is; what is there counts by its digest."""
+
 _BOARD_IDENTITY = ("hardware_id", "emulated", "machine", "runtime", "runtime_version", "providers", "runner_sha256")
 
 
@@ -33,11 +36,13 @@ def run_header(
     plan: Mapping[str, Any],
     seed: int,
     versions: Mapping[str, str],
+    metric_units: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """``model``: at least ``digest`` (also path, parameters, opset, inputs); ``data``: digests by role; ``preprocess``:
-    digest; ``plan``: its JSON with defaults explicit; ``versions``: backends and libraries.
+    """``model``: at least ``digest`` (also path, parameters, opset, inputs); ``data``: by role (``calib``, ``eval``),
+    at least ``digest`` each; ``preprocess``: digest; ``plan``: its JSON with defaults explicit; ``versions``: backends
+    and libraries; ``metric_units``: ``fraction``, ``dB`` or empty by metric, for the report.
 
-    Paths belong to ``model["path"]`` and ``data[*]["path"]``: they are not part of the key, digests are.
+    Paths are no part of the key, the digests of what is there are.
     """
     header = {
         "boardtune": version,
@@ -46,12 +51,14 @@ def run_header(
             "data": {role: _digest(value) for role, value in data.items()},
             "preprocess": preprocess,
             "metric": list(metric),
-            "plan": plan,
+            "plan": {name: value for name, value in plan.items() if name not in PATHS_OF_PLAN},
             "seed": seed,
             "versions": versions,
         },
         "model": model,
         "data": data,
+        "plan": plan,
+        "metric_units": metric_units or {},
     }
     return plain(header)  # type: ignore[no-any-return]
 

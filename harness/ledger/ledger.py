@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BoardtuneError
+from harness.failpoints import passing
 from harness.ledger.files import fsync_folder, write_atomic
 from harness.ledger.plain import plain
 
@@ -134,7 +135,9 @@ class Ledger:
                 raise LedgerError("the ledger is closed", where=self.path)
             time = time or self.now()
             seq, crc, lines = self._seq, self._crc, []
+            events = tuple(events)
             for event in events:
+                passing(f"ledger.before.{event['event']}")
                 if clash := _RESERVED & event.keys():
                     raise LedgerError(f"an event may not carry {sorted(clash)}: {event!r:.200}")
                 line, crc = seal(event, seq, time, crc)
@@ -142,6 +145,8 @@ class Ledger:
                 seq += 1
             self._write(b"".join(lines))
             self._seq, self._crc = seq, crc
+            for event in events:
+                passing(f"ledger.after.{event['event']}")
 
     def close(self) -> None:
         with self._lock:

@@ -27,6 +27,7 @@ from harness.ledger.files import (
 from harness.ledger.header import differences
 from harness.ledger.ledger import Clock, Ledger, read_ledger, utc_now
 from harness.ledger.lock import LOCK_NAME, DirectoryLock
+from harness.ledger.plain import plain
 from harness.ledger.samples import SampleBlock, write_samples
 from harness.ledger.state import LedgerState
 
@@ -161,7 +162,7 @@ class RunDirectory:
             legal: list[events.Event] = []
             time = self._ledger.now()
             try:
-                for event in new:
+                for event in map(plain, new):  # the state is to be what a replay of the file gives
                     self.state.apply({"time": time, **event})
                     legal.append(event)
             finally:
