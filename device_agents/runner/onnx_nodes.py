@@ -1,0 +1,88 @@
+"""Names of an ONNX model's nodes, read from the file without the onnx package (boards rarely have it).
+
+Walks the protobuf wire format: ``ModelProto.graph`` is field 7, ``GraphProto.node`` field 1, ``NodeProto`` has
+``output`` 2, ``name`` 3, ``op_type`` 4, ``domain`` 7 (onnx/onnx.proto). Weights are skipped, not read.
+Nodes inside subgraphs (If, Loop, Scan) belong to their outer node.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Iterator, List, NamedTuple, Tuple, Union
+
+_Bytes = Union[bytes, mmap.mmap]
+
+
+class Node(NamedTuple):
+    name: str
+    """As in the file; ``OpType_index`` (what ONNX Runtime's profile shows) where the file has none."""
+    op_type: str
+    outputs: Tuple[str, ...]
+
+
+def read_nodes(path: str) -> List[Node]:
+    """Nodes of the main graph in file order; an empty list if the file is not an ONNX model in protobuf form."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return list(_nodes(data))
+    except (OSError, ValueError, IndexError):
+        return []
+
+
+def _nodes(data: _Bytes) -> Iterator[Node]:
+    index = 0
+    for field, start, end in _fields(data, 0, len(data)):
+        if field != 7:
+            continue
+        for inner, node_start, node_end in _fields(data, start, end):
+            if inner == 1:
+                yield _node(data, node_start, node_end, index)
+                index += 1
+
+
+def _node(data: _Bytes, start: int, end: int, index: int) -> Node:
+    outputs: List[str] = []
+    name = op_type = ""
+    for field, a, b in _fields(data, start, end):
+        if field == 2:
+            outputs.append(_text(data, a, b))
+        elif field == 3:
+            name = _text(data, a, b)
+        elif field == 4:
+            op_type = _text(data, a, b)
+    return Node(name or "{}_{}".format(op_type, index), op_type, tuple(outputs))
+
+
+def _text(data: _Bytes, start: int, end: int) -> str:
+    return bytes(data[start:end]).decode("utf-8", "replace")
+
+
+def _fields(data: _Bytes, at: int, end: int) -> Iterator[Tuple[int, int, int]]:
+    """(field number, start, end) of the length-delimited fields; the others are skipped."""
+    while at < end:
+        key, at = _varint(data, at, end)
+        kind = key & 7
+        if kind == 2:
+            size, at = _varint(data, at, end)
+            if at + size > end:
+                raise ValueError("truncated")
+            yield key >> 3, at, at + size
+            at += size
+        elif kind == 0:
+            _, at = _varint(data, at, end)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise ValueError("wire type {}".format(kind))
+
+
+def _varint(data: _Bytes, at: int, end: int) -> Tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("truncated")

@@ -1,0 +1,192 @@
+"""ONNX Runtime behind the platform seam: sessions, the profiled run, and what its errors mean. Runs in a child only."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .arrays import Array
+from .errors import RunnerError
+from .platform import KernelTime, Options, Spec
+
+MINIMUM = (1, 16)
+
+_DTYPES = {
+    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16",
+    "tensor(int8)": "int8", "tensor(int16)": "int16", "tensor(int32)": "int32", "tensor(int64)": "int64",
+    "tensor(uint8)": "uint8", "tensor(uint16)": "uint16", "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64", "tensor(bool)": "bool",
+}  # fmt: skip
+
+_OUT_OF_MEMORY = ("bad_alloc", "failed to allocate memory", "out of memory", "bfcarena", "cannot allocate memory")
+_UNSUPPORTED = ("not_implemented", "could not find an implementation", "is not a registered function/op")
+_BAD_INPUT = ("invalid_argument", "required inputs", "invalid feed input name", "got invalid dimensions")
+
+
+def versions() -> Tuple[str, List[str], Dict[str, str]]:
+    """(ONNX Runtime's version, its execution providers, other versions).
+
+    Raises:
+        RunnerError: ``BoardUnfit`` if numpy or ONNX Runtime is missing, broken or too old.
+    """
+    numpy = _imported("numpy")
+    runtime = _imported("onnxruntime")
+    version = str(getattr(runtime, "__version__", "0"))
+    parts = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
+    if parts < MINIMUM:
+        raise RunnerError(
+            "BoardUnfit",
+            "ONNX Runtime {} is too old; the runner needs {}.{} or newer".format(version, *MINIMUM),
+            hint="on the board: python3 -m pip install --upgrade onnxruntime",
+        )
+    return version, list(runtime.get_available_providers()), {"numpy": str(numpy.__version__)}
+
+
+def _imported(name: str) -> Any:
+    import importlib
+    import sys
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        raise RunnerError(
+            "BoardUnfit",
+            "the board's Python ({}) {}".format(
+                sys.executable,
+                "has no package {!r}".format(name) if missing else "cannot import {!r}: {}".format(name, error),
+            ),
+            hint="on the board: {} -m pip install numpy onnxruntime".format(os.path.basename(sys.executable)),
+        ) from None
+
+
+class OrtSession:
+    """A loaded model. ``run`` is ``InferenceSession.run`` with the output names bound."""
+
+    def __init__(self, model_path: str, options: Options) -> None:
+        session = _create(model_path, options, {"session.record_ep_graph_assignment_info": "1"})
+        self.inputs = [_spec(entry, "input") for entry in session.get_inputs()]
+        self.outputs = [_spec(entry, "output") for entry in session.get_outputs()]
+        self.compiled_sha256: Optional[str] = None
+        self._session = session
+        names = [spec.name for spec in self.outputs]
+        self.run: Callable[[Mapping[str, Array]], Sequence[Array]] = functools.partial(session.run, names)
+
+    def assignment(self) -> Optional[Dict[str, List[str]]]:
+        """By ``get_provider_graph_assignment_info`` (ONNX Runtime 1.24 and newer)."""
+        if not hasattr(self._session, "get_provider_graph_assignment_info"):
+            return None
+        out: Dict[str, List[str]] = {}
+        for subgraph in self._session.get_provider_graph_assignment_info():
+            out.setdefault(subgraph.ep_name, []).extend(node.name for node in subgraph.get_nodes())
+        return out
+
+
+def _create(model_path: str, options: Options, extra_config: Mapping[str, str], profile_prefix: str = "") -> Any:
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    for provider, _ in options.providers:
+        if provider not in available:
+            # ONNX Runtime would warn and quietly use the next provider.
+            raise RunnerError(
+                "BoardUnfit",
+                "the board's ONNX Runtime has no {}; it has {}".format(provider, ", ".join(available)),
+                hint="install the ONNX Runtime build of that provider, or change the board file's providers",
+            )
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.intra_op_threads
+    settings.inter_op_num_threads = options.inter_op_threads
+    if options.inter_op_threads > 1:
+        settings.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    levels = onnxruntime.GraphOptimizationLevel
+    settings.graph_optimization_level = {
+        "disabled": levels.ORT_DISABLE_ALL,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "extended": levels.ORT_ENABLE_EXTENDED,
+        "all": levels.ORT_ENABLE_ALL,
+    }[options.graph_optimization]
+    settings.log_severity_level = 3
+    for key, value in {**extra_config, **options.session_config}.items():
+        settings.add_session_config_entry(key, value)
+    if profile_prefix:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = profile_prefix
+    session = onnxruntime.InferenceSession(
+        model_path,
+        settings,
+        providers=[name for name, _ in options.providers],
+        provider_options=[dict(values) for _, values in options.providers],
+    )
+    lost = [name for name, _ in options.providers if name not in session.get_providers()]
+    if lost:
+        raise RunnerError(
+            "BoardUnfit",
+            "{} did not start; ONNX Runtime fell back to {}".format(
+                ", ".join(lost), ", ".join(session.get_providers())
+            ),
+            hint="check the provider's driver and its options in the board file",
+        )
+    return session
+
+
+def _spec(entry: Any, what: str) -> Spec:
+    dtype = _DTYPES.get(entry.type)
+    if dtype is None:
+        raise RunnerError(
+            "ModelRejected",
+            "{} {!r} is of type {}; only tensors of numbers or booleans can be sent".format(
+                what, entry.name, entry.type
+            ),
+        )
+    return Spec(entry.name, dtype, tuple(size if isinstance(size, int) else str(size or "?") for size in entry.shape))
+
+
+def profile(model_path: str, options: Options, folder: str) -> List[KernelTime]:
+    """Kernels of one inference on zeros (free dimensions are 1), from ONNX Runtime's own profile."""
+    import numpy as np
+
+    with tempfile.TemporaryDirectory(dir=folder) as private:
+        session = _create(model_path, options, {}, os.path.join(private, "profile"))
+        feeds = {}
+        for spec in (_spec(entry, "input") for entry in session.get_inputs()):
+            shape = [size if isinstance(size, int) else 1 for size in spec.shape]
+            feeds[spec.name] = np.zeros(shape, dtype=spec.dtype)
+        try:
+            session.run(None, feeds)
+        finally:
+            path = session.end_profiling()
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return kernel_times(json.load(file))
+
+
+def kernel_times(events: Sequence[Mapping[str, Any]]) -> List[KernelTime]:
+    """The ``*_kernel_time`` events of an ONNX Runtime profile."""
+    suffix = "_kernel_time"
+    out: List[KernelTime] = []
+    for event in events:
+        name, args = str(event.get("name", "")), event.get("args") or {}
+        if name.endswith(suffix) and args.get("provider"):
+            duration_ns = int(event.get("dur", 0)) * 1000
+            out.append(
+                KernelTime(name[: -len(suffix)], str(args.get("op_name", "")), str(args["provider"]), duration_ns)
+            )
+    return out
+
+
+def classify(error: BaseException, phase: str) -> Tuple[str, str]:
+    """What an exception of ONNX Runtime means, by its text: its Python classes differ between versions."""
+    text = "{}: {}".format(type(error).__name__, error)
+    low = text.lower()
+    if isinstance(error, MemoryError) or any(sign in low for sign in _OUT_OF_MEMORY):
+        return "OutOfMemory", "the runtime ran out of memory: {}".format(error or type(error).__name__)
+    if any(sign in low for sign in _UNSUPPORTED) or type(error).__name__ == "NotImplemented":
+        return "UnsupportedOperator", "the runtime has no implementation of an operator: {}".format(error)
+    if phase == "run":
+        if any(sign in low for sign in _BAD_INPUT):
+            return "BadData", "the runtime refused the inputs: {}".format(error)
+        return "ModelRejected", "the runtime failed while executing the model: {}".format(error)
+    return "ModelRejected", "the runtime refused the model: {}".format(error)
