@@ -133,6 +133,20 @@ class AccuracyBound:
             return None if self.value >= 0 else math.ceil(z2 * (1 + self.value) / -self.value)
         return None if self.value >= 1 else math.ceil(z2 * self.value / (1 - self.value))
 
+    def sample_notice(self, facts: MetricFacts, samples: int, confidence: float = CONFIDENCE) -> str | None:
+        """What to tell the user where ``samples`` cannot decide the bound in a candidate's favour; else ``None``."""
+        if facts.kind != "proportion":
+            return None
+        need = self.fewest_samples(facts, confidence)
+        if need is None:
+            return f"{self.text} can never be shown for {facts.name}: no finite number of samples proves it"
+        if samples >= need:
+            return None
+        return (
+            f"{samples} samples are too few to show {self.text} for {facts.name}, even for a candidate that agrees "
+            f"with float on all of them: give at least {need}, or a wider bound"
+        )
+
     def decide(self, interval: Interval | None, higher_is_better: bool) -> Outcome:
         """Outcome on the interval of the difference (relative) or of the value; a value on the bound keeps it."""
         if interval is None:
@@ -203,12 +217,6 @@ def compare(
             "value_ci95": None if value_interval is None else list(value_interval),
         },
     )
-
-
-RESERVED_EXTRAS = frozenset(
-    {"value", "difference", "ci95", "outcome", "n", "higher_is_better", "extras", "method", "value_ci95"}
-)
-"""Names a metric's own extras may not use."""
 
 
 def paired_proportion_interval(
