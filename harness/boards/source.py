@@ -40,7 +40,12 @@ def read_source(path: Path) -> BoardSource:
     Raises:
         ConfigError: with ``file:line``, for everything that keeps the file from being a board or a family.
     """
-    tree = parse(read_text(path), path)
+    return read_source_text(read_text(path), path)
+
+
+def read_source_text(text: str, path: Path) -> BoardSource:
+    """The same from text that is, or will be, the file's."""
+    tree = parse(text, path)
     if tree.entries is None:
         raise ConfigError(
             "a board file is a mapping", where=str(tree.place), hint=f"it begins with apiVersion: {API_VERSION}"

@@ -1,0 +1,229 @@
+"""``boardtune boards``: list, show, check, init, trust, schema, clean.
+
+Imports happen inside the commands, so that ``boardtune --help`` does not wait for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from harness.boards.init import SshAddress
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
+
+
+@click.group(name="boards")
+def command() -> None:
+    """List, check and set up the boards that models are measured on."""
+
+
+@command.command(name="list")
+@_json
+def list_boards(as_json: bool) -> None:
+    """Lists all boards, where they come from, and files that are broken."""
+    from harness.boards.registry import load_registry
+    from harness.cli import boards_text as text
+
+    registry = load_registry()
+    if as_json:
+        text.print_json(text.list_json(registry))
+        return
+    for line in text.list_lines(registry):
+        click.echo(line)
+    for notice in registry.notices:
+        click.echo(f"note: {notice}", err=True)
+
+
+@command.command()
+@click.argument("name")
+@_json
+def show(name: str, as_json: bool) -> None:
+    """Shows a board as boardtune understands it: defaults and families filled in, secrets only as references."""
+    import yaml
+
+    from harness.boards.registry import load_registry
+    from harness.cli import boards_text as text
+
+    registry = load_registry()
+    board = registry.get(name)
+    content = board.model_dump(mode="json", exclude_none=True)
+    entry = registry.entry(name)
+    if as_json:
+        text.print_json({**content, "file": str(entry.path), "from": entry.origin})
+    else:
+        click.echo(f"# {entry.path} ({entry.origin})")
+        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
+
+
+@command.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Length of the self-test."
+)
+@_json
+def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
+    """Connects to the boards named (or to all) and says what is wrong with them."""
+    from harness.boards.check import check_board
+    from harness.boards.registry import load_registry
+    from harness.cli import boards_text as text
+
+    registry = load_registry()
+    boards = [registry.get(name) for name in dict.fromkeys(names or registry.names())]
+    if not boards:
+        raise ConfigError("there are no boards", hint="boardtune boards init NAME --ssh user@host")
+    reports = []
+    for board in boards:
+        if not as_json:
+            click.echo(text.heading(board))
+        report = check_board(board, seconds=seconds)
+        reports.append(report)
+        if not as_json:
+            for line in text.report_lines(report):
+                click.echo(line)
+    if as_json:
+        text.print_json({"boards": [report.to_json() for report in reports]})
+    click.get_current_context().exit(int(max(report.exit_code for report in reports)))
+
+
+@command.command()
+@click.argument("name")
+@click.option("--ssh", "ssh", metavar="USER@HOST[:PORT]", help="The board is reached over SSH there.")
+@click.option("--local", is_flag=True, help="The board is this machine.")
+@click.option("--template", metavar="NAME", help="Start from a template for a kind of board: raspberry-pi, jetson, …")
+@click.option("--key", metavar="FILE", help="Private key file for SSH.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Folder to write to.  [default: ./boards]"
+)
+@click.option("--user", "in_user_folder", is_flag=True, help="Write to your configuration folder instead of ./boards.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@_json
+def init(
+    name: str,
+    ssh: str | None,
+    local: bool,
+    template: str | None,
+    key: str | None,
+    folder: Path | None,
+    in_user_folder: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Writes a commented file for a new board."""
+    from harness.boards.folders import config_folder
+    from harness.boards.init import new_board
+    from harness.cli import boards_text as text
+
+    address = _address(ssh, local, ask=not as_json and sys.stdin.isatty())
+    where = folder or (config_folder() / "boards" if in_user_folder else Path("boards"))
+    path = new_board(name, folder=where, ssh=address, template=template, key=key, overwrite=force)
+    steps = [f"boardtune boards trust {name}"] if address is not None else []
+    steps.append(f"boardtune boards check {name}")
+    if as_json:
+        text.print_json({"board": name, "file": str(path), "next": steps})
+        return
+    click.echo(f"wrote {path}")
+    for number, step in enumerate(steps):
+        click.echo(f"{'next:' if number == 0 else 'then:'} {step}")
+
+
+def _address(ssh: str | None, local: bool, *, ask: bool) -> SshAddress | None:
+    from harness.boards.init import parse_address
+
+    if ssh is not None and local:
+        raise ConfigError("--ssh and --local exclude each other", hint="give one of them")
+    if ssh is None and not local:
+        if not ask:
+            raise ConfigError("where is the board?", hint="add --ssh user@host, or --local for this machine")
+        ssh = click.prompt("Where is the board? (user@host, or 'local' for this machine)")
+        local = ssh == "local"
+    return None if local or ssh is None else parse_address(ssh)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--fingerprint", metavar="SHA256:…", help="Trust the key only if it has this fingerprint; do not ask.")
+@click.option("--replace", is_flag=True, help="Let a changed key replace the one enrolled.")
+@_json
+def trust(name: str, yes: bool, fingerprint: str | None, replace: bool, as_json: bool) -> None:
+    """Enrols the host key of a board, after showing its fingerprint."""
+    from device_agents.contract import AgentError
+    from harness.boards.clean import unavailable
+    from harness.boards.registry import load_registry
+    from harness.boards.trust import accept, ask_board
+    from harness.cli import boards_text as text
+
+    board = load_registry().get(name)
+    try:
+        question = ask_board(board)
+    except AgentError as error:
+        raise unavailable(error, board) from error
+    if not as_json:
+        for line in text.trust_lines(question):
+            click.echo(line)
+    asked = question.state == "new" or (question.state == "changed" and replace)
+    if asked and fingerprint is None and not yes:
+        if as_json or not sys.stdin.isatty():
+            raise ConfigError(
+                f"board {name!r} presents {question.key.algorithm} {question.key.fingerprint}, "
+                "and nobody is here to confirm it",
+                hint="add --fingerprint SHA256:… as the board shows it, or --yes",
+            )
+        if not click.confirm("Is this the fingerprint the board itself shows?", default=False):
+            click.echo("nothing was enrolled")
+            click.get_current_context().exit(int(ExitCode.USAGE))
+    path = accept(question, fingerprint=fingerprint, replace=replace)
+    if as_json:
+        text.print_json(text.trust_json(question, path))
+    elif path is not None:
+        click.echo(f"enrolled in {path}")
+
+
+@command.command()
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
+@_json
+def schema(out: Path | None, as_json: bool) -> None:
+    """Prints the JSON Schema of board files, for editors."""
+    from harness.boards.json_schema import board_file_schema
+    from harness.cli import boards_text as text
+
+    content = text.json_text(board_file_schema())
+    if out is None:
+        click.echo(content)
+        return
+    try:
+        out.write_text(content + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written: {error.strerror or error}", where=out, hint="choose another --out"
+        ) from None
+    if as_json:
+        text.print_json({"file": str(out)})
+    else:
+        click.echo(f"wrote {out}; put this on the first line of a board file:")
+        click.echo(f"# yaml-language-server: $schema={out.resolve().as_uri()}")
+
+
+@command.command()
+@click.argument("name")
+@_json
+def clean(name: str, as_json: bool) -> None:
+    """Removes all that boardtune left on a board."""
+    from harness.boards.clean import clean_board
+    from harness.boards.registry import load_registry
+    from harness.cli import boards_text as text
+
+    removed = clean_board(load_registry().get(name))
+    if as_json:
+        text.print_json({"board": name, "removed": list(removed)})
+        return
+    for item in removed:
+        click.echo(f"removed {item}")
+    click.echo(f"{name} is clean" if removed else f"{name} was clean already")
