@@ -1,0 +1,147 @@
+"""A normal return of a quantizer proves nothing: an artifact is accepted only for what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.quantize import graph as graphs
+from harness.quantize.calibration_data import CalibrationSet
+from harness.quantize.contract import Artifact, Cause, Refusal
+from harness.quantize.identity import file_sha256, identity_of
+from harness.quantize.model_file import load_model
+from harness.quantize.sessions import open_session, run_by_name
+from harness.quantize.shapes import model_inputs, tensor_specs
+from harness.quantize.snr import MAX_SNR_DB, NonFiniteOutputError, snr_db
+from harness.recipes.recipe import Recipe
+
+ACCEPTANCE_SAMPLES = 32
+"""Calibration samples both models are run on, spread over the set."""
+
+Outputs = list[dict[str, npt.NDArray[np.generic]]]
+
+
+def accept(
+    model: Path,
+    artifact: Path,
+    calibration: Path,
+    recipe: Recipe,
+    *,
+    min_snr_db: float,
+    notices: tuple[str, ...] = (),
+    breathe: Callable[[], None] = lambda: None,
+    phase: Callable[[str], None] = lambda name: None,
+) -> Artifact | Refusal:
+    """Compares ``artifact`` with the float ``model`` on calibration samples; says why it is refused.
+
+    The floor ``min_snr_db`` applies to the worst output, see :func:`harness.quantize.snr.snr_db`.
+    """
+    floats = load_model(model)
+    already = graphs.quantization_found(floats)
+    if already:
+        found = ", ".join(f"{count} {name}" for name, count in sorted(already.items()))
+        return Refusal(Cause.ALREADY_QUANTIZED, f"the model given is already quantized: it has {found}")
+    made = load_model(artifact)
+    operators = graphs.count_quantized_operators(made)
+    nothing = _nothing_changed(recipe, made, operators)
+    if nothing:
+        return Refusal(Cause.NOTHING_QUANTIZED, nothing)
+    samples = CalibrationSet.read(calibration, tensor_specs(model_inputs(floats)))
+    feeds = list(islice(samples.feeds(ACCEPTANCE_SAMPLES), ACCEPTANCE_SAMPLES))
+
+    phase("loading the quantized model")
+    try:
+        session = open_session(artifact)
+    except Exception as error:
+        return Refusal(Cause.DOES_NOT_LOAD, f"ONNX Runtime here cannot load the quantized model: {first_line(error)}")
+    phase("running the quantized model on calibration samples")
+    try:
+        outputs = _run(session, feeds, breathe)
+    except Exception as error:
+        return Refusal(Cause.DOES_NOT_RUN, f"the quantized model fails on a calibration sample: {first_line(error)}")
+    del session
+    phase("running the float model on calibration samples")
+    reference = _run(open_session(model), feeds, breathe)
+
+    compared = _compare(reference, outputs, recipe, min_snr_db)
+    if isinstance(compared, Refusal):
+        return compared
+    return Artifact(
+        path=artifact,
+        sha256=file_sha256(artifact),
+        identity=identity_of(made, artifact.parent),
+        size_bytes=sum(p.stat().st_size for p in (artifact, _data_file(artifact)) if p.exists()),
+        snr_db=compared,
+        quantized_operators=operators,
+        notices=notices,
+    )
+
+
+def _nothing_changed(recipe: Recipe, made: Any, operators: int) -> str:
+    if recipe.is_float32:
+        return ""
+    if recipe.scheme == "float16":
+        return "" if graphs.has_float16(made) else "nothing was converted to float16"
+    if operators:
+        return ""
+    where = ""
+    if recipe.op_types:
+        where = f" among {', '.join(recipe.op_types)}"
+    elif recipe.exclude_op_types or recipe.exclude_nodes:
+        where = " outside what the recipe leaves in float"
+    return f"no operator of the model{where} can be quantized by a {recipe.scheme.replace('_', '-')} recipe"
+
+
+def _run(session: Any, feeds: list[dict[str, npt.NDArray[np.generic]]], breathe: Callable[[], None]) -> Outputs:
+    outputs = []
+    for feed in feeds:
+        outputs.append(run_by_name(session, feed))
+        breathe()
+    return outputs
+
+
+def _compare(reference: Outputs, outputs: Outputs, recipe: Recipe, floor: float) -> float | Refusal | None:
+    """The worst output's SNR, ``None`` for the float32 recipe."""
+    names = list(reference[0])
+    if set(names) != set(outputs[0]):
+        return Refusal(
+            Cause.FAILED, f"the quantized model has outputs {sorted(outputs[0])}, the float model {sorted(names)}"
+        )
+    worst_name, worst = "", MAX_SNR_DB
+    for name in names:
+        expected = [np.asarray(sample[name]) for sample in reference]
+        if all(np.issubdtype(e.dtype, np.inexact) and not np.isfinite(e).any() and e.size for e in expected):
+            return Refusal(Cause.NON_FINITE, f"output {name!r} of the float model itself has no finite value")
+        try:
+            ratio = snr_db(expected, [np.asarray(sample[name]) for sample in outputs])
+        except NonFiniteOutputError as error:
+            return Refusal(Cause.NON_FINITE, f"output {name!r} of the quantized model: {error}")
+        if ratio < worst or not worst_name:
+            worst_name, worst = name, ratio
+    if recipe.is_float32:
+        return None
+    if worst < floor:
+        return Refusal(
+            Cause.LOW_SNR,
+            f"output {worst_name!r} keeps {worst:.1f} dB signal-to-noise against the float model on "
+            f"{len(reference)} calibration samples, under the floor of {floor:g} dB (--min-snr); "
+            "per-channel weights, 16-bit activations or leaving sensitive operators in float raise it",
+            snr_db=worst,
+        )
+    return worst
+
+
+def first_line(error: BaseException) -> str:
+    """An exception's message in one line, with its type where the message says little."""
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else ""
+    return text if len(text) > 20 else f"{type(error).__name__}: {text}"
+
+
+def _data_file(artifact: Path) -> Path:
+    return artifact.with_name(f"{artifact.name}.data")

@@ -1,0 +1,158 @@
+"""The ONNX Runtime backend: recipes to models in ONNX Runtime's formats, which deploy everywhere."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnxruntime
+from onnx import ModelProto
+from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+from onnxruntime.quantization.quant_utils import QuantizationMode, QuantType, add_infer_metadata
+from onnxruntime.quantization.registry import IntegerOpsRegistry
+from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+from harness.quantize import graph as graphs
+from harness.quantize.calibration_data import CalibrationSet
+from harness.quantize.model_file import load_model, save_model
+from harness.quantize.ranges import needs_histogram, ranges_for
+from harness.quantize.shapes import model_inputs, tensor_specs
+from harness.quantize.static import quantizable_types, quantize_static
+from harness.quantize.statistics import ActivationStatistics, collect, observed_tensors
+from harness.quantize.weight_only import quantize_weight_only
+from harness.recipes.checks import closest
+from harness.recipes.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+
+class UnsupportedRecipeError(ValueError):
+    """The recipe cannot be made from this model; the message says why."""
+
+
+class OrtBackend:
+    """Implements :class:`harness.quantize.contract.Backend`."""
+
+    name = "ort"
+
+    def __init__(
+        self, breathe: Callable[[], None] = lambda: None, phase: Callable[[str], None] = lambda name: None
+    ) -> None:
+        """``breathe`` is called between calibration batches, ``phase`` is told what comes next."""
+        self._breathe = breathe
+        self._phase = phase
+
+    def version(self) -> str:
+        return f"onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}"
+
+    def quantize(self, model: Path, calibration: Path, recipe: Recipe, out: Path) -> tuple[str, ...]:
+        """Writes ``out`` (the same recipe gives the same bytes); returns notices.
+
+        Raises :class:`UnsupportedRecipeError`, DataError for calibration data that does not fit, ModelError, and
+        whatever ONNX Runtime's rewriters raise.
+        """
+        self._phase("reading the float model")
+        source = load_model(model)
+        excluded = _excluded_nodes(source, recipe)
+        notices: tuple[str, ...] = ()
+        self._phase(f"quantizing ({recipe.label})")
+        if recipe.scheme == "float32":
+            made = source
+        elif recipe.scheme == "float16":
+            made = _to_float16(source, recipe, excluded)
+        elif recipe.scheme == "dynamic":
+            made = _dynamic(source, recipe, excluded)
+        elif recipe.scheme == "weight_only":
+            made = quantize_weight_only(source, recipe, excluded)
+        elif recipe.scheme == "static":
+            made, notices = self._static(source, recipe, excluded, calibration)
+        else:
+            raise UnsupportedRecipeError(f"scheme {recipe.scheme!r} is not made here")
+        graphs.clear_labels(made)
+        graphs.drop_unused_opsets(made)
+        self._phase("writing the quantized model")
+        save_model(made, out)
+        return notices
+
+    def _static(
+        self, source: ModelProto, recipe: Recipe, excluded: list[str], calibration: Path
+    ) -> tuple[ModelProto, tuple[str, ...]]:
+        samples = CalibrationSet.read(calibration, tensor_specs(model_inputs(source)))
+        tensors = observed_tensors(source, quantizable_types(recipe))
+        self._phase("calibrating")
+        with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+            statistics = collect(
+                source,
+                tensors,
+                samples.feeds(recipe.calibration.samples),
+                Path(folder),
+                histogram=needs_histogram(recipe),
+                breathe=self._breathe,
+            )
+        self._phase(f"quantizing ({recipe.label})")
+        made = quantize_static(source, recipe, ranges_for(recipe, statistics), statistics, excluded)
+        return made, _calibration_notices(statistics)
+
+
+def _calibration_notices(statistics: dict[str, ActivationStatistics]) -> tuple[str, ...]:
+    bad = {name: stats.non_finite for name, stats in statistics.items() if stats.non_finite}
+    if not bad:
+        return ()
+    shown = ", ".join(f"{name!r} ({count} values)" for name, count in list(bad.items())[:3])
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return (f"NaN or infinite activations during calibration were left out of the ranges: {shown}{more}",)
+
+
+def _excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
+    """Names of nodes left in float. Raises UnsupportedRecipeError for names the model does not have."""
+    nodes = {node.name: node.op_type for node in graphs.all_nodes(model)}
+    for name in recipe.exclude_nodes:
+        if name not in nodes:
+            raise UnsupportedRecipeError(
+                f"recipe field 'exclude_nodes' names {name!r}, which the prepared model does not have"
+                + (f"; {guess}" if (guess := closest(name, nodes)) else "")
+            )
+    types = set(nodes.values())
+    for field_name in ("exclude_op_types", "op_types"):
+        for op_type in getattr(recipe, field_name):
+            if op_type not in types:
+                raise UnsupportedRecipeError(
+                    f"recipe field {field_name!r} names {op_type!r}, which the prepared model does not have"
+                    + (f"; {guess}" if (guess := closest(op_type, types)) else "")
+                )
+    by_type = [name for name, op_type in nodes.items() if op_type in recipe.exclude_op_types]
+    return sorted({*recipe.exclude_nodes, *by_type})
+
+
+def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
+    blocked = sorted({*DEFAULT_OP_BLOCK_LIST, *recipe.exclude_op_types})
+    converted: ModelProto = convert_float_to_float16(
+        model, keep_io_types=True, disable_shape_infer=True, op_block_list=blocked, node_block_list=excluded
+    )
+    return converted
+
+
+def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
+    add_infer_metadata(model)
+    weight = QuantType.QInt8 if recipe.weight == "int8" else QuantType.QUInt8
+    rewriter = ONNXQuantizer(
+        model,
+        recipe.granularity == "per_channel",
+        recipe.reduce_range,
+        QuantizationMode.IntegerOps,
+        False,
+        weight,
+        QuantType.QUInt8,
+        None,
+        [],
+        excluded,
+        list(recipe.op_types) or sorted(IntegerOpsRegistry),
+        # Without it, MatMul of two activations is quantized too, which ``quantize_dynamic`` does not do either.
+        {"MatMulConstBOnly": True, "WeightSymmetric": recipe.weight_symmetric},
+    )
+    rewriter.quantize_model()
+    quantized: ModelProto = rewriter.model.model
+    return quantized

@@ -1,0 +1,128 @@
+"""Static quantization with ONNX Runtime's graph rewriters, fed with ranges of our own.
+
+ONNX Runtime's ``quantize_static`` couples calibration and rewriting; its calibrators keep every activation of every
+sample in memory. Here the ranges come from :mod:`harness.quantize.ranges`, and only the rewriting is ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
+from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+from onnxruntime.quantization.quant_utils import (
+    QuantizationMode,
+    QuantType,
+    add_infer_metadata,
+    get_qmin_qmax_for_qType,
+)
+from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+from harness.quantize.graph import opset_of
+from harness.quantize.ranges import Range
+from harness.quantize.statistics import ActivationStatistics
+from harness.recipes.axes import SIXTEEN_BIT, SUB_BYTE
+from harness.recipes.recipe import Recipe
+
+_TYPES = {
+    "int4": QuantType.QInt4, "uint4": QuantType.QUInt4, "int8": QuantType.QInt8, "uint8": QuantType.QUInt8,
+    "int16": QuantType.QInt16, "uint16": QuantType.QUInt16,
+}  # fmt: skip
+_NATIVE_NARROW_AND_WIDE_OPSET = 21
+"""First opset whose QuantizeLinear and DequantizeLinear take 4- and 16-bit integers."""
+_FOUR_BIT_IR_VERSION = 10
+
+
+def quantizable_types(recipe: Recipe) -> tuple[str, ...]:
+    """Operator types a static recipe quantizes: those asked for, or all the format has."""
+    registry = QDQRegistry if recipe.format == "QDQ" else QLinearOpsRegistry
+    return recipe.op_types or tuple(sorted(registry))
+
+
+def quantize_static(
+    model: ModelProto,
+    recipe: Recipe,
+    ranges: Mapping[str, Range],
+    statistics: Mapping[str, ActivationStatistics],
+    excluded_nodes: Sequence[str],
+) -> ModelProto:
+    """The quantized model; ``model`` is consumed.
+
+    ``ranges`` holds (lowest, highest) of every activation to quantize. Raises what ONNX Runtime's rewriters raise.
+    """
+    add_infer_metadata(model)  # Shapes are inferred already: the rewriters need not do it again.
+    data = {
+        name: TensorData(
+            lowest=np.array(low, dtype=statistics[name].dtype), highest=np.array(high, dtype=statistics[name].dtype)
+        )
+        for name, (low, high) in ranges.items()
+    }
+    tensors_range = TensorsData(CalibrationMethod.MinMax, data)
+    per_channel = recipe.granularity == "per_channel"
+    options = {"ActivationSymmetric": recipe.activation_symmetric, "WeightSymmetric": recipe.weight_symmetric}
+    types = list(quantizable_types(recipe))
+    activation, weight = _TYPES[recipe.activation], _TYPES[recipe.weight]
+    if recipe.format == "QOperator":
+        rewriter = ONNXQuantizer(
+            model, per_channel, recipe.reduce_range, QuantizationMode.QLinearOps, True, weight, activation,
+            tensors_range, [], list(excluded_nodes), types, options,
+        )  # fmt: skip
+    else:
+        if {recipe.activation, recipe.weight} & (SIXTEEN_BIT | SUB_BYTE):
+            # Microsoft's domain has these types at any opset, and on older runtimes than opset 21 needs.
+            options["UseQDQContribOps"] = opset_of(model) < _NATIVE_NARROW_AND_WIDE_OPSET
+        if recipe.weight in SUB_BYTE:
+            model.ir_version = max(model.ir_version, _FOUR_BIT_IR_VERSION)
+        kind = PowerOfTwoQuantizer if recipe.scale == "power_of_two" else QDQQuantizer
+        rewriter = kind(
+            model, per_channel, recipe.reduce_range, weight, activation,
+            tensors_range, [], list(excluded_nodes), types, options,
+        )  # fmt: skip
+    rewriter.quantize_model()
+    quantized: ModelProto = rewriter.model.model
+    return quantized
+
+
+def power_of_two_at_least(scale: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The smallest powers of two not below ``scale`` (> 0): no value is clipped that was not before."""
+    mantissa, exponent = np.frexp(scale)
+    exact = mantissa == 0.5
+    return np.asarray(np.ldexp(np.ones_like(scale), exponent - exact), dtype=scale.dtype)
+
+
+class PowerOfTwoQuantizer(QDQQuantizer):  # type: ignore[misc]
+    """ONNX Runtime's QDQ rewriter with every scale of activations and weights rounded up to a power of two.
+
+    Scales of biases are products of those, so they are powers of two as well.
+    """
+
+    def calc_quant_params(self, tensor_data: Any, quant_overrides: dict[str, Any]) -> Any:
+        """As the base class, for one activation."""
+        params = super().calc_quant_params(tensor_data, quant_overrides)
+        scale = power_of_two_at_least(np.asarray(params["scale"]))
+        params.data["scale"] = scale
+        if not self.is_activation_symmetric:
+            low = min(float(tensor_data.range_value[0]), 0.0)
+            smallest, largest = get_qmin_qmax_for_qType(params["quant_type"])
+            zero = np.clip(np.round(float(smallest) - low / float(scale)), float(smallest), float(largest))
+            params.data["zero_point"] = zero.astype(params["zero_point"].dtype)
+        return params
+
+    def _calc_initializer_quant_params(self) -> Any:
+        params = super()._calc_initializer_quant_params()
+        _round_scales(params)
+        return params
+
+    def _adjust_weight_quant_params_for_bias_tensors(self) -> None:
+        super()._adjust_weight_quant_params_for_bias_tensors()
+        _round_scales(self.initializer_quant_params)
+
+
+def _round_scales(params: Mapping[str, Any]) -> None:
+    for value in params.values():
+        value.data["scale"] = power_of_two_at_least(np.asarray(value["scale"]))

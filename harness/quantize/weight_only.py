@@ -1,0 +1,171 @@
+"""Block-wise weights of MatMul in 4 or 8 bits, activations in float.
+
+Two forms: ``QOperator`` makes ONNX Runtime's ``com.microsoft.MatMulNBits``; ``QDQ`` keeps MatMul and feeds it from a
+DequantizeLinear with a block size (opset 21). Layouts are those of the operators' specifications (ContribOperators.md,
+Operators.md). Round to nearest, as ONNX Runtime's default algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from harness.quantize.graph import all_graphs, initializers_of, opset_of
+from harness.recipes.axes import BITS, SIGNED
+from harness.recipes.recipe import Recipe
+
+MICROSOFT = "com.microsoft"
+_BLOCK_OPSET = 21
+_BLOCK_IR_VERSION = 10
+_QDQ_TYPES = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "int8": np.int8, "uint8": np.uint8}
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """A [K, N] weight matrix in blocks of ``block_size`` along K."""
+
+    codes: npt.NDArray[np.uint8]
+    """uint8 [N, blocks, block_size]: unsigned codes, K padded with the zero point."""
+    scales: npt.NDArray[np.float32]
+    """float32 [N, blocks]."""
+    zero_points: npt.NDArray[np.uint8]
+    """uint8 [N, blocks], in the codes' unsigned terms."""
+    rows: int
+    """K, without padding."""
+
+
+def quantize_blocks(matrix: npt.NDArray[np.float32], bits: int, block_size: int, symmetric: bool) -> BlockWeights:
+    """Rounds a float32 [K, N] matrix to nearest in blocks along K.
+
+    Symmetric blocks have the zero point in the middle (2^(bits-1)) and use the negative end for the largest magnitude.
+    """
+    rows, columns = matrix.shape
+    blocks = -(-rows // block_size)
+    padded = np.zeros((blocks * block_size, columns), dtype=np.float32)
+    padded[:rows] = matrix
+    values = padded.T.reshape(columns, blocks, block_size)
+    largest = 2**bits - 1
+    middle = 2 ** (bits - 1)
+    if symmetric:
+        index = np.abs(values).argmax(axis=2)
+        extreme = np.take_along_axis(values, index[..., None], axis=2)[..., 0]
+        scales = extreme / np.float32(-middle)
+        zeros = np.full(scales.shape, middle, dtype=np.float32)
+    else:
+        low = np.minimum(values.min(axis=2), 0.0)
+        high = np.maximum(values.max(axis=2), 0.0)
+        scales = (high - low) / np.float32(largest)
+        safe = np.where(scales == 0.0, np.float32(1.0), scales)
+        zeros = np.clip(np.round(-low / safe), 0, largest)
+    scales = np.where(scales == 0.0, np.float32(1.0), scales)
+    codes = np.clip(np.round(values / scales[..., None]) + zeros[..., None], 0, largest)
+    return BlockWeights(codes.astype(np.uint8), scales.astype(np.float32), zeros.astype(np.uint8), rows)
+
+
+def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Collection[str]) -> ModelProto:
+    """The model with the weights of its MatMul nodes in blocks; ``model`` is consumed."""
+    if recipe.format == "QDQ" and opset_of(model) < _BLOCK_OPSET:
+        model = onnx.version_converter.convert_version(model, _BLOCK_OPSET)
+        model.ir_version = max(model.ir_version, _BLOCK_IR_VERSION)
+    changed = False
+    for graph in all_graphs(model.graph):
+        constants = initializers_of(graph)
+        nodes: list[NodeProto] = []
+        for node in graph.node:
+            weight = constants.get(node.input[1]) if _is_candidate(node, excluded_nodes) else None
+            if weight is None or weight.data_type != TensorProto.FLOAT or len(weight.dims) != 2 or 0 in weight.dims:
+                nodes.append(_copy(node))
+                continue
+            make = _qdq_nodes if recipe.format == "QDQ" else _matmul_nbits
+            made, tensors = make(node, weight, recipe)
+            nodes.extend(made)
+            present = {t.name for t in graph.initializer}
+            graph.initializer.extend(t for t in tensors if t.name not in present)
+            changed = True
+        del graph.node[:]
+        graph.node.extend(nodes)
+        _drop_unused_initializers(model, graph)
+    if changed and recipe.format == "QOperator" and MICROSOFT not in {o.domain for o in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    return model
+
+
+def _is_candidate(node: NodeProto, excluded: Collection[str]) -> bool:
+    return node.op_type == "MatMul" and node.domain in ("", "ai.onnx") and node.name not in excluded
+
+
+def _matmul_nbits(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[list[NodeProto], list[TensorProto]]:
+    bits, block = BITS[recipe.weight], recipe.block_size or 0
+    symmetric = recipe.weight in SIGNED
+    blocks = quantize_blocks(numpy_helper.to_array(weight), bits, block, symmetric)
+    columns = blocks.scales.shape[0]
+    prefix = f"{weight.name}_b{bits}_{block}"
+    tensors = [
+        numpy_helper.from_array(_packed(blocks.codes, bits), f"{prefix}_codes"),
+        numpy_helper.from_array(blocks.scales.reshape(-1), f"{prefix}_scales"),
+    ]
+    inputs = [node.input[0], *(t.name for t in tensors)]
+    if not symmetric:
+        tensors.append(numpy_helper.from_array(_packed(blocks.zero_points, bits).reshape(-1), f"{prefix}_zeros"))
+        inputs.append(tensors[-1].name)
+    made = helper.make_node(
+        "MatMulNBits", inputs, list(node.output), node.name,
+        domain=MICROSOFT, K=blocks.rows, N=columns, bits=bits, block_size=block,
+    )  # fmt: skip
+    return [made], tensors
+
+
+def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """4-bit codes two to a byte along the last axis, the first in the low half; 8-bit codes as they are."""
+    if bits == 8:
+        return codes
+    if codes.shape[-1] % 2:
+        codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], 1), dtype=np.uint8)], axis=-1)
+    return np.bitwise_or(codes[..., 0::2], np.left_shift(codes[..., 1::2], 4)).astype(np.uint8)
+
+
+def _qdq_nodes(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[list[NodeProto], list[TensorProto]]:
+    bits, block = BITS[recipe.weight], recipe.block_size or 0
+    symmetric = recipe.weight in SIGNED
+    blocks = quantize_blocks(numpy_helper.to_array(weight), bits, block, symmetric)
+    numpy_type = _QDQ_TYPES[recipe.weight]
+    shift = 2 ** (bits - 1) if symmetric else 0
+    columns = blocks.scales.shape[0]
+    codes = (blocks.codes.reshape(columns, -1)[:, : blocks.rows].astype(np.int16) - shift).T
+    zeros = (blocks.zero_points.astype(np.int16) - shift).T
+    prefix = f"{weight.name}_b{bits}_{block}"
+    scales = numpy_helper.from_array(np.ascontiguousarray(blocks.scales.T), f"{prefix}_scales")
+    tensors = [
+        numpy_helper.from_array(np.ascontiguousarray(codes).astype(numpy_type), f"{prefix}_codes"),
+        scales,
+        numpy_helper.from_array(np.ascontiguousarray(zeros).astype(numpy_type), f"{prefix}_zeros"),
+    ]
+    output = f"{prefix}_{node.name}_dequantized"
+    dequantize = helper.make_node(
+        "DequantizeLinear", [t.name for t in tensors], [output], f"{node.name}_DequantizeLinear",
+        axis=0, block_size=block,
+    )  # fmt: skip
+    matmul = _copy(node)
+    matmul.input[1] = output
+    return [dequantize, matmul], tensors
+
+
+def _drop_unused_initializers(model: ModelProto, graph: onnx.GraphProto) -> None:
+    used = {name for inner in all_graphs(model.graph) for node in inner.node for name in node.input}
+    used |= {value.name for value in graph.output}
+    kept = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy
