@@ -26,7 +26,7 @@ from harness.measure.findings import Finding, Level, judge, notices
 from harness.measure.intervals import REPORT_CONFIDENCE, SEQUENTIAL_CONFIDENCE
 from harness.measure.record import BlockRecord, DriftRecord, MeasurementResult, StopReason
 from harness.measure.settings import MeasurementSettings
-from harness.measure.steady import SteadyState
+from harness.measure.steady import CANARY_WARMUP, SteadyState
 from harness.measure.steps import CANARY, CANDIDATE, Cool, Step, TimedBlock, Warmup
 from harness.measure.summary import Fenced, canary_level, fence, latency_of, look
 from harness.measure.trouble import (
@@ -38,9 +38,6 @@ from harness.measure.trouble import (
     sample_trouble,
 )
 from harness.results import LatencyResult
-
-_CANARY_WARMUP = 0.2
-"""The canary's warm-up against the candidate's: it is small, and known."""
 
 _Script = Generator[Step, None, None]
 
@@ -190,7 +187,7 @@ class Measurement:
         if fresh or target not in self._sessions:
             self._sessions[target] = self._sessions.get(target, -1) + 1
         self._loaded = target
-        steady = SteadyState(self.settings, _CANARY_WARMUP if target == CANARY else 1.0)
+        steady = SteadyState(self.settings, CANARY_WARMUP if target == CANARY else 1.0)
         while not steady.over:
             yield Warmup(target, steady.request(), fresh=fresh and not steady.medians)
             steady.add(self._records[-1].samples_ns)

@@ -11,6 +11,9 @@ import numpy.typing as npt
 from device_agents.contract import BlockRequest
 from harness.measure.settings import MeasurementSettings
 
+CANARY_WARMUP = 0.2
+"""Scale of the canary's warm-up against the candidate's: it is small, and known."""
+
 
 @dataclass
 class SteadyState:

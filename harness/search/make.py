@@ -78,6 +78,8 @@ def _sampled(space: Space, name: SamplerName, seed: int, objectives: int, histor
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        # Optuna 5 prefers ``Trial.set_constraint`` over ``constraints_func``, which 4 knows and 6 still does.
+        warnings.simplefilter("ignore", FutureWarning)
         proposer = OptunaProposer(space, _sampler(name, seed), seed=seed, objectives=objectives)
         proposer.warm_start(history)
     return proposer
