@@ -27,7 +27,7 @@ def to_wire(arrays: Mapping[str, Array]) -> Tuple[List[Dict[str, Any]], List[Buf
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
         described.append({"name": name, "dtype": plain.dtype.str, "shape": list(plain.shape)})
         # A view as bytes: half floats and booleans have no buffer format every reader knows.
-        blobs.append(memoryview(plain.reshape(-1).view(np.uint8)))
+        blobs.append(plain.reshape(-1).view(np.uint8).data)
     return described, blobs
 
 

@@ -5,6 +5,6 @@ if sys.version_info < (3, 8):
     sys.stderr.write("boardtune-runner: needs Python 3.8 or newer, this is {}\n".format(sys.version.split()[0]))
     sys.exit(3)
 
-import runner  # noqa: E402
+import importlib
 
-sys.exit(runner.main(sys.argv[1:]))
+sys.exit(importlib.import_module("runner").main(sys.argv[1:]))

@@ -24,7 +24,7 @@ class MachinePlatform(Platform):
         self._boot_id = read_boot_id()
 
     # The clock around every inference, without a method call of our own.
-    clock_ns = staticmethod(time.perf_counter_ns)  # type: ignore[assignment]
+    clock_ns = staticmethod(time.perf_counter_ns)
 
     def boot_id(self) -> str:
         # A process does not outlive a boot, so once is enough.

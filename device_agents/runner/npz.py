@@ -71,9 +71,9 @@ class NpzRows:
         member = self._members[name]
         if member.offset < 0:
             return np.ascontiguousarray(self._array(name)[np.asarray(indices, dtype=np.int64)])
-        out = np.empty((len(indices),) + member.shape[1:], dtype=member.dtype)
+        out = np.empty((len(indices), *member.shape[1:]), dtype=member.dtype)
         size = out[:1].nbytes
-        flat = memoryview(out.reshape(-1).view(np.uint8)) if out.size else memoryview(b"")
+        flat = out.reshape(-1).view(np.uint8).data
         at = 0
         while at < len(indices):
             run = 1  # consecutive rows are one read

@@ -88,9 +88,7 @@ class Operations:
     def _op_make_room(self, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:
         in_use = {loaded.sha256 for loaded in self._sessions.values()}
         in_use.update(str(digest) for digest in header.get("keep") or ())
-        removed = self._store.make_room(
-            str(header["sha256"]), int(header["size"]), int(header["cache_bytes"]), in_use
-        )
+        removed = self._store.make_room(str(header["sha256"]), int(header["size"]), int(header["cache_bytes"]), in_use)
         return {"removed": removed}, ()
 
     def _op_commit(self, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:
@@ -142,7 +140,8 @@ class Operations:
         session = str(header["session"])
         loaded = self._sessions.get(session)
         if loaded is None:
-            raise RunnerError("BadData", "no session {!r} on the board".format(session[:80]), hint="load the model again")
+            text = "no session {!r} on the board".format(session[:80])
+            raise RunnerError("BadData", text, hint="load the model again")
         if header.get("data_sha256"):
             command["data_path"] = self._store.path(str(header["data_sha256"]))
             command["row_indices"] = header.get("row_indices")

@@ -78,7 +78,7 @@ def _transposed(samples: Array, axes: List[int]) -> Array:
                 [axis - 1 for axis in axes], samples.ndim - 1
             ),
         )
-    return samples.transpose([0] + axes)
+    return samples.transpose([0, *axes])
 
 
 def _after_step(post: str) -> Optional[Step]:

@@ -111,10 +111,8 @@ def _agrees(
     return not idle and not moved
 
 
-def _offload_ratio(
-    assignment: Optional[Mapping[str, Sequence[str]]], profile: Sequence[KernelTime]
-) -> Optional[float]:
-    """By nodes of the assignment where there is one; otherwise by executed kernels, where a compiled subgraph is one."""
+def _offload_ratio(assignment: Optional[Mapping[str, Sequence[str]]], profile: Sequence[KernelTime]) -> Optional[float]:
+    """By nodes of the assignment where there is one; else by kernels, where a compiled subgraph counts once."""
     if assignment is not None:
         total = sum(len(names) for names in assignment.values())
         return 1.0 - len(assignment.get(CPU, ())) / total if total else None

@@ -1,8 +1,9 @@
 """The seam between the runner and the machine: clock, sensors, facts, and how a model is executed.
 
 The runner's own code takes everything that depends on the machine from one :class:`Platform`. The default,
-:func:`default_platform`, is the machine itself with ONNX Runtime. All methods are called in the process named in their
-description; ``serve`` and each ``child`` hold separate instances, so shared state (a virtual clock) must live in a file.
+:func:`default_platform`, is the machine itself with ONNX Runtime. Each method is called in the process named in its
+description; ``serve`` and each ``child`` hold instances of their own, so what they share (a virtual clock, say) must
+live in a file.
 """
 
 from __future__ import annotations
@@ -107,8 +108,7 @@ class Platform:
         raise NotImplementedError
 
     def profile(self, model_path: str, options: Options, folder: str) -> List[KernelTime]:
-        """Loads the model once more and runs one profiled inference on zeros; the second source of the placement receipt.
-        Called in a child of its own so that it touches neither the time nor the memory of the measured one.
+        """Loads the model once more and runs one profiled inference on zeros: the receipt's second source (child).
         ``folder`` takes temporary files. An empty list: no second source."""
         return []
 

@@ -10,7 +10,9 @@ from typing import Dict, List
 from .platform import Options, Platform
 
 # y = x + x for float32 [4], opset 13, IR 7: runs on every ONNX Runtime the runner accepts.
-_DOUBLE = base64.b64decode("CAc6OgoTCgF4CgF4EgF5GgNhZGQiA0FkZBIBZ1oPCgF4EgoKCAgBEgQKAggEYg8KAXkSCgoICAESBAoCCARCBAoAEA0=")
+_DOUBLE = base64.b64decode(
+    "CAc6OgoTCgF4CgF4EgF5GgNhZGQiA0FkZBIBZ1oPCgF4EgoKCAgBEgQKAggEYg8KAXkSCgoICAESBAoCCARCBAoAEA0="
+)
 
 _SLEEP_S = 0.05
 

@@ -123,6 +123,7 @@ class Sensors:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=2.0,
+                check=False,
             )
         except (OSError, subprocess.SubprocessError):
             return None

@@ -104,7 +104,8 @@ class Server:
         except RunnerError as error:
             reply, out = {"ok": False, "error": error.to_wire()}, ()
         except MemoryError as error:
-            reply, out = {"ok": False, "error": RunnerError("OutOfMemory", "the runner: {}".format(error)).to_wire()}, ()
+            failure = RunnerError("OutOfMemory", "the runner itself ran out of memory: {}".format(error))
+            reply, out = {"ok": False, "error": failure.to_wire()}, ()
         except OSError as error:
             reply, out = {"ok": False, "error": _unfit(error, self._folder).to_wire()}, ()
         except (KeyError, TypeError, ValueError) as error:

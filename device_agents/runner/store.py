@@ -213,7 +213,7 @@ class ResultStore:
 
 
 def clean(folder: str) -> List[str]:
-    """Removes everything the runner and its controller put into the work folder, and the folder if that leaves it empty.
+    """Removes all the runner and its controller put into the work folder, and the folder too if it is then empty.
 
     Returns paths relative to the folder.
     """

@@ -57,5 +57,5 @@ def read_exact(descriptor: int, size: int) -> Buffer:
 
 def write_all(descriptor: int, data: Buffer) -> None:
     view = memoryview(data)
-    while len(view):
+    while view:
         view = view[os.write(descriptor, view[: 1 << 20]) :]
