@@ -50,7 +50,8 @@ def range_for(recipe: Recipe, stats: ActivationStatistics) -> Range:
         threshold = entropy_threshold(rebinned(histogram, KL_BINS), stride=KL_STRIDE)
         low, high = -threshold, threshold
     elif method == "mse":
-        low, high = mse_range(histogram, (stats.lowest, stats.highest), bits, symmetric)
+        find = power_of_two_mse_range if recipe.scale == "power_of_two" else mse_range
+        low, high = find(histogram, (stats.lowest, stats.highest), bits, symmetric)
     else:
         low, high = laplace_range(histogram, bits)
     low, high = max(low, stats.lowest), min(high, stats.highest)
@@ -146,6 +147,21 @@ def mse_range(histogram: Histogram, observed: Range, bits: int, symmetric: bool)
         low, high = _least(values, weights, [(low, f * max(observed[1], 0.0)) for f in fractions], bits)
         low, high = _least(values, weights, [(f * min(observed[0], 0.0), high) for f in fractions], bits)
     return low, high
+
+
+def power_of_two_mse_range(histogram: Histogram, observed: Range, bits: int, symmetric: bool) -> Range:
+    """As :func:`mse_range` among the ranges whose scale is a power of two."""
+    filled = histogram.counts > 0
+    values, weights = histogram.centers[filled], histogram.counts[filled].astype(np.float64)
+    low, high = min(observed[0], 0.0), max(observed[1], 0.0)
+    steps = 2**bits - 1
+    width = 2.0 * max(-low, high) if symmetric else high - low
+    exponent = math.ceil(math.log2(width / steps)) if width > 0.0 else 0
+    candidates: list[Range] = []
+    for scale in (2.0 ** (exponent - k) for k in range(bits)):
+        reach = scale * (2 ** (bits - 1) - 1)
+        candidates.append((-reach, reach) if symmetric else (low, low + scale * steps))
+    return _least(values, weights, candidates, bits)
 
 
 def _least(

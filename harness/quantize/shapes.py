@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from onnx import ModelProto
 
-from harness.errors import ModelError
+from harness.errors import ConfigError, ModelError
 from harness.quantize.graph import initializers_of
 from harness.recipes.checks import closest
 from harness.tensors import TensorSpec
@@ -43,6 +43,22 @@ def free_dims(model: ModelProto) -> tuple[FreeDim, ...]:
             if not dim.HasField("dim_value") or dim.dim_value < 0:
                 found.append(FreeDim(dim.dim_param or f"{value.name}:{axis}", value.name, axis))
     return tuple(found)
+
+
+def parse_set_dims(items: Sequence[str]) -> dict[str, int]:
+    """``NAME=n`` options of the command line. Raises ConfigError."""
+    sizes: dict[str, int] = {}
+    for item in items:
+        name, separator, size = item.rpartition("=")
+        if not separator or not name or not size.isdecimal() or int(size) < 1:
+            raise ConfigError(
+                f"--set-dim {item!r}: give the dimension's name and a whole number from 1 on",
+                hint="for example: --set-dim sequence=64",
+            )
+        if sizes.get(name, int(size)) != int(size):
+            raise ConfigError(f"--set-dim gives dimension {name!r} both {sizes[name]} and {size}")
+        sizes[name] = int(size)
+    return sizes
 
 
 def fix_dims(model: ModelProto, set_dims: Mapping[str, int], path: Path) -> tuple[str, ...]:

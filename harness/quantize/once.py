@@ -1,0 +1,117 @@
+"""One model, one recipe, one artifact: what ``boardtune quantize`` does."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.boards.host_lock import host_lock_folder
+from harness.data.preprocess import Preprocess
+from harness.data.source import open_dataset
+from harness.errors import ConfigError
+from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
+from harness.quantize.prepare import prepare_model
+from harness.quantize.worker import QuantizeWorker
+from harness.recipes.files import resolve_recipe
+from harness.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one recipe."""
+
+    recipe: Recipe
+    result: Artifact | Refusal
+    notices: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The value ``boardtune quantize --json`` prints."""
+        value: dict[str, Any] = {
+            "status": "accepted",
+            "cause": None,
+            "message": "",
+            "snr_db": self.result.snr_db,
+            "artifact": None,
+            "recipe": self.recipe.to_dict(),
+            "label": self.recipe.label,
+            "notices": list(self.notices),
+        }
+        if isinstance(self.result, Refusal):
+            value.update(status="refused", cause=str(self.result.cause), message=self.result.message)
+            return value
+        value["artifact"] = {
+            "sha256": self.result.sha256,
+            "identity": self.result.identity,
+            "size_bytes": self.result.size_bytes,
+            "path": str(self.result.path),
+        }
+        return value
+
+
+def quantize_once(
+    model: Path,
+    calibration: str,
+    recipe: str,
+    out: Path,
+    *,
+    set_dims: Mapping[str, int],
+    preprocess: Path | None,
+    limits: QuantizeLimits,
+) -> Outcome:
+    """Prepares ``model``, makes the artifact and writes it with its recipe into the folder ``out``.
+
+    ``calibration`` is a data specification, ``recipe`` a file or ``preset:NAME[#k]``. The files are called
+    ``<model>_quant_<precision>_<identity8>``. Raises ModelError, DataError, ConfigError.
+    """
+    _check_folder(out)
+    with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+        scratch = Path(folder)
+        prepared = prepare_model(model, scratch / "float.onnx", set_dims)
+        chosen = resolve_recipe(recipe, prepared.facts)
+        declared = Preprocess.load(preprocess) if preprocess else None
+        dataset = open_dataset(calibration, prepared.inputs, declared)
+        samples = scratch / "calibration.npz"
+        dataset.save_npz(samples, labels=False)
+        job = QuantizeJob(
+            model=prepared.path,
+            calibration=samples,
+            recipe=chosen,
+            out=scratch / "quantized.onnx",
+            limits=limits,
+            extra={"host_lock": str(host_lock_folder())},
+        )
+        with QuantizeWorker() as worker:
+            result = worker.quantize(job)
+        notices = (*prepared.notices, *dataset.notices)
+        if isinstance(result, Artifact):
+            notices += result.notices
+            result = _keep(result, model, chosen, out)
+    return Outcome(chosen, result, notices)
+
+
+def _check_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out: cannot make the folder: {error.strerror or error}", where=out, hint="give another folder"
+        ) from error
+
+
+def _keep(artifact: Artifact, model: Path, recipe: Recipe, out: Path) -> Artifact:
+    path = out / f"{model.stem}_quant_{recipe.precision}_{artifact.identity[:8]}.onnx"
+    try:
+        path.write_bytes(artifact.path.read_bytes())
+        data = artifact.path.with_name(f"{artifact.path.name}.data")
+        if data.exists():
+            # The model refers to its data by this name.
+            (out / data.name).write_bytes(data.read_bytes())
+        text = json.dumps(recipe.to_dict(), indent=2, sort_keys=True)
+        path.with_suffix(".recipe.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out: cannot write: {error.strerror or error}", where=path) from error
+    return replace(artifact, path=path)
