@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def log_in(transport: paramiko.Transport, hop: Hop, credentials: Credentials, de
     if attempt.none():
         return
     if attempt.allows("publickey"):
-        for candidate in _keys(hop, credentials.passphrase, attempt.notes):
-            if attempt.key(candidate):
+        with contextlib.closing(_keys(hop, credentials.passphrase, attempt.notes)) as candidates:
+            if any(attempt.key(candidate) for candidate in candidates):
                 return
     password = credentials.password if hop.is_board else None
     if password is not None and attempt.password(password):
@@ -153,8 +154,19 @@ class _Attempt:
         )
 
 
-def _keys(hop: Hop, passphrase: Secret | None, notes: list[str]) -> Iterator[_Key]:
-    agent = {_fingerprint(key): key for key in _agent_keys(notes)} if hop.use_agent else {}
+def _keys(hop: Hop, passphrase: Secret | None, notes: list[str]) -> Generator[_Key, None, None]:
+    """Keys in the order to try them; ssh-agent is spoken to until the generator is closed."""
+    agent = _Agent(notes) if hop.use_agent else None
+    try:
+        yield from _candidates(hop, passphrase, notes, agent.keys if agent is not None else {})
+    finally:
+        if agent is not None:
+            agent.close()
+
+
+def _candidates(
+    hop: Hop, passphrase: Secret | None, notes: list[str], agent: Mapping[str, paramiko.PKey]
+) -> Iterator[_Key]:
     used: set[str] = set()
     for path in hop.identities:
         if not path.exists():
@@ -194,14 +206,23 @@ def _load(path: Path, passphrase: Secret | None, notes: list[str]) -> paramiko.P
     return None
 
 
-def _agent_keys(notes: list[str]) -> tuple[paramiko.PKey, ...]:
-    try:
-        return within(_AGENT_WAIT_S, lambda: tuple(paramiko.Agent().get_keys()))
-    except TimeoutError:
-        notes.append(f"ssh-agent did not answer within {_AGENT_WAIT_S:g} s")
-    except (paramiko.SSHException, OSError, EOFError) as error:
-        logger.debug("no ssh-agent: %s", error)
-    return ()
+class _Agent:
+    """A conversation with ssh-agent; without one, no keys."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._agent: paramiko.Agent | None = None
+        self.keys: Mapping[str, paramiko.PKey] = {}
+        try:
+            self._agent = within(_AGENT_WAIT_S, paramiko.Agent)
+            self.keys = {_fingerprint(key): key for key in self._agent.get_keys()}
+        except TimeoutError:
+            notes.append(f"ssh-agent did not answer within {_AGENT_WAIT_S:g} s")
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            logger.debug("no ssh-agent: %s", error)
+
+    def close(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
 
 
 def _fingerprint(key: paramiko.PKey) -> str:

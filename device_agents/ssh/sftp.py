@@ -27,8 +27,8 @@ _ATTR_SIZE, _ATTR_PERMISSIONS = 0x1, 0x4
 
 _SSH_PACKET = 32768 - 64
 """Payload of the largest packet paramiko sends to a server that takes 32 kB, as OpenSSH does."""
-_IN_FLIGHT = 64
-"""Unanswered writes; OpenSSH's own client uses as many."""
+_IN_FLIGHT = 48
+"""Unanswered writes: 1.5 MB, below the 2 MB window of OpenSSH, where sender and reader would begin to take turns."""
 _GARBAGE_LIMIT = 64 << 10
 _MAX_REPLY = 256 << 10
 
