@@ -12,6 +12,15 @@ from pydantic import BaseModel
 
 def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:
     """Keys allowed in the mapping at a pydantic error location (tags of unions included); empty if it is free."""
+    return set().union(*(set(current.model_fields) for current in _models_at(model, path)))
+
+
+def tags_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """What ``kind`` may be in the mapping at a pydantic error location."""
+    return sorted(tag for current in _models_at(model, path) if (tag := _tag(current)) is not None)
+
+
+def _models_at(model: type[BaseModel], path: Sequence[str | int]) -> set[type[BaseModel]]:
     models = {model}
     for step in path:
         found: set[type[BaseModel]] = set()
@@ -23,12 +32,13 @@ def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:
         elif isinstance(step, str):
             # A union's tag: keep the member it names.
             models = {current for current in models if _tag(current) == step} or models
-    return set().union(*(set(current.model_fields) for current in models))
+    return models
 
 
 def paths_named(model: type[BaseModel], key: str) -> list[str]:
-    """Dotted paths of the fields called ``key`` anywhere in the schema, for one written at the wrong place."""
-    return sorted({path for path in _paths(model, "", frozenset()) if path.rpartition(".")[2] == key})
+    """Dotted paths of the fields called ``key`` anywhere in the schema, the least nested first."""
+    found = {path for path in _paths(model, "", frozenset()) if path.rpartition(".")[2] == key}
+    return sorted(found, key=lambda path: (path.count("."), path))
 
 
 def _paths(model: type[BaseModel], prefix: str, above: frozenset[type[BaseModel]]) -> Iterator[str]:

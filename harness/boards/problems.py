@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from harness.boards.fields import fields_at, paths_named
+from harness.boards.fields import fields_at, paths_named, tags_at
 from harness.boards.suggest import closest, did_you_mean
 from harness.boards.tree import Node, Place
 from harness.errors import ConfigError
@@ -81,8 +81,7 @@ def _problem(detail: Any, model: type[BaseModel], tree: Node) -> Problem:
     if kind == "missing":
         return _missing(location, tree)
     if kind == "union_tag_not_found":
-        tags = _quoted_words(str(detail["msg"]))
-        return Problem(place, f"{name} has no kind", "add kind: " + (" or ".join(tags) if tags else "…"))
+        return Problem(place, f"{name} has no kind", "add kind: " + " or ".join(tags_at(model, location)))
     if kind in ("literal_error", "union_tag_invalid"):
         return _unknown_value(detail, path, tree)
     if kind in _TYPES:

@@ -112,8 +112,8 @@ def parse(text: str, path: Path) -> Node:
     Raises:
         ConfigError: with ``file:line``; never quotes the line, which may hold a secret.
     """
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
             raise ConfigError("the file is empty", where=path, hint="`boardtune boards init NAME` writes one")
@@ -130,8 +130,6 @@ def parse(text: str, path: Path) -> Node:
         ) from None
     except RecursionError:
         raise ConfigError("nested too deeply", where=path, hint="this does not look like a board file") from None
-    finally:
-        loader.dispose()
 
 
 class _Builder:
@@ -217,7 +215,7 @@ def merge(base: Node, over: Node) -> Node:
     """
     if base.entries is None or over.entries is None:
         return over
-    if _kind(over) is not None and _kind(over) != _kind(base):
+    if None not in (_kind(over), _kind(base)) and _kind(over) != _kind(base):
         return over
     entries = dict(base.entries)
     for key, entry in over.entries.items():

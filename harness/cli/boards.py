@@ -76,6 +76,9 @@ def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
 
     registry = load_registry()
     boards = [registry.get(name) for name in dict.fromkeys(names or registry.names())]
+    for entry in registry.entries:
+        if not names and entry.error is not None:
+            click.echo(f"note: not checked: {entry.error}", err=True)
     if not boards:
         raise ConfigError("there are no boards", hint="boardtune boards init NAME --ssh user@host")
     reports = []
