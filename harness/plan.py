@@ -23,9 +23,7 @@ def _size(value: object) -> object:
 
 
 def _names(value: object) -> object:
-    return (
-        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-    )
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 DurationNs = Annotated[int, BeforeValidator(_duration), Field(gt=0)]
@@ -50,7 +48,8 @@ class Plan(BaseModel):
     """Calibration set: ``.npz``, folder of ``.npy``, image folder, or ``module:function``."""
     eval: str | None = None
     """Evaluation set, same forms; without it, candidates are compared with float on the calibration set (SNR)."""
-    preprocess: Path | None = None
+    preprocess: Path | Mapping[str, Any] | None = None
+    """A YAML file, or its content."""
     set_dim: Mapping[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
     boards: Names = ("local",)
     preset: str = "quick"
@@ -77,6 +76,8 @@ class Plan(BaseModel):
     metrics: Names = ()
     """The first one is ranked on; the defaults fit the data."""
     scope: Literal["inference", "pipeline"] = "inference"
+    postprocess: Literal["none", "softmax", "argmax"] = "none"
+    """What follows the model inside the timed region with ``scope: pipeline``."""
     batch: Annotated[int, Field(ge=1)] = 1
     min_snr: float = 15.0
     effort: Effort = "standard"
@@ -95,7 +96,8 @@ class Plan(BaseModel):
             raise ValueError(f"boards: {twice!r} is named twice")
         if self.trials is not None and self.top_k > self.trials:
             raise ValueError(
-                f"top_k: {self.top_k} candidates cannot be picked from {self.trials} trials; raise --trials or lower --top-k"
+                f"top_k: {self.top_k} candidates cannot be picked from {self.trials} trials; "
+                "raise --trials or lower --top-k"
             )
         return self
 

@@ -1,0 +1,38 @@
+"""``boardtune demo``: the example search, as a newcomer sees it first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.common import json_option
+from harness.errors import ConfigError
+
+
+@click.command("demo")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="[default: runs/demo-TIME]")
+@json_option
+def command(run_dir: Path | None, as_json: bool) -> int:
+    """Search recipes for the example model on two boards: this machine, and an emulated Ryzen AI laptop."""
+    from harness.cli.search import run_search
+    from harness.controller.search import default_run_dir
+    from harness.plan import load_plan
+
+    plan_file = example_folder() / "plan.yaml"
+    plan = load_plan(plan_file, {})
+    folder = run_dir or default_run_dir(Path("demo"))
+    if not as_json:
+        click.echo(f"Searching quantization recipes for {plan.model.name} on {', '.join(plan.boards)}.", err=True)
+    return run_search(plan, folder, as_json=as_json)
+
+
+def example_folder() -> Path:
+    """``examples/fashion_mnist`` of a clone; raises :class:`ConfigError` where boardtune was installed without it."""
+    folder = Path(__file__).resolve().parents[2] / "examples" / "fashion_mnist"
+    if not (folder / "plan.yaml").is_file():
+        raise ConfigError(
+            "the example's model and data are not part of the installed package",
+            hint="clone the repository and run `make demo` there",
+        )
+    return folder

@@ -1,0 +1,210 @@
+"""The Ray actors of a search: one recorder, a few quantizers, one per board. They only carry calls across processes;
+what they do is in :mod:`recorder`, :mod:`harness.quantize` and :mod:`board_session`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from device_agents.contract import AgentError
+from harness.boards.host_lock import host_lock, host_lock_folder
+from harness.boards.schema import Board
+from harness.controller.board_session import BoardSession, MeasureRequest
+from harness.controller.logs import log_to_file
+from harness.controller.preparation import Prepared
+from harness.controller.recorder import Recorder
+from harness.controller.trial import Quantized
+from harness.controller.turns import Turns
+from harness.errors import BoardtuneError
+from harness.ledger import events
+from harness.ledger.plain import plain
+from harness.ledger.run_directory import Phase, RunDirectory
+from harness.measure.settings import MeasurementSettings
+from harness.quantize.contract import QuantizeJob, QuantizeLimits, Refusal
+from harness.quantize.worker import QuantizeWorker
+from harness.recipes.recipe import Recipe
+from harness.results import ArtifactInfo
+
+log = logging.getLogger(__name__)
+
+
+class RecorderActor(Recorder):
+    """Owns the run directory's lock; dies with the search, which frees it."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], resume: bool, may_change: Sequence[str]) -> None:
+        run = (
+            RunDirectory.open_for_resume(path, header, may_change=may_change)
+            if resume
+            else RunDirectory.create(path, header)
+        )
+        super().__init__(run)
+        self._directory = run
+        log_to_file(run.logs / "recorder.log")
+
+    def notices(self) -> tuple[str, ...]:
+        return self._directory.notices
+
+    def logs(self) -> Path:
+        return self._directory.logs
+
+    def damaged(self) -> list[tuple[int, str]]:
+        """Trials whose artifact on disk is not what the ledger says."""
+        return [(problem.trial, str(problem)) for problem in self._directory.verify_artifacts()]
+
+    def close(self) -> None:
+        self._directory.close()
+
+
+@dataclass(frozen=True)
+class QuantizeReply:
+    """Plain values and bytes: a quantizer may be on another node than the run directory."""
+
+    made: Quantized | Refusal
+    model: bytes | None
+    notices: tuple[str, ...]
+    backend: str
+    seconds: float
+
+
+class QuantizerActor:
+    """A warm quantizer. The float model and the calibration set come by value, once."""
+
+    def __init__(self, model: bytes, calibration: bytes, limits: QuantizeLimits) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="boardtune-quantize-")
+        folder = Path(self._folder.name)
+        self._model = folder / "model.onnx"
+        self._model.write_bytes(model)
+        self._calibration = folder / "calibration.npz"
+        self._calibration.write_bytes(calibration)
+        self._limits = limits
+        self._worker = QuantizeWorker()
+        self._worker.__enter__()
+
+    def quantize(self, recipe: Recipe) -> QuantizeReply:
+        started = time.monotonic()
+        out = Path(self._folder.name) / f"{recipe.digest}.onnx"
+        job = QuantizeJob(
+            model=self._model,
+            calibration=self._calibration,
+            recipe=recipe,
+            out=out,
+            limits=self._limits,
+            extra={"host_lock": str(host_lock_folder())},
+        )
+        made = self._worker.quantize(job)
+        seconds = time.monotonic() - started
+        if isinstance(made, Refusal):
+            out.unlink(missing_ok=True)
+            return QuantizeReply(made, None, (), recipe.backend, seconds)
+        model = made.path.read_bytes()
+        made.path.unlink()
+        info = ArtifactInfo(made.sha256, made.identity, made.size_bytes)
+        kept = Quantized(info, made.snr_db, made.quantized_operators)
+        return QuantizeReply(kept, model, made.notices, recipe.backend, seconds)
+
+    def close(self) -> None:
+        self._worker.close()
+        self._folder.cleanup()
+
+
+@dataclass(frozen=True)
+class BoardTask:
+    """One trial for one board."""
+
+    trial: int
+    phase: Phase
+    settings: MeasurementSettings
+
+
+class BoardActor:
+    """Owns one board's connection for the whole run and serves trials in their order."""
+
+    def __init__(self, board: Board, prepared: Prepared, recorder: Any, first: int, batch: int) -> None:
+        self._session = BoardSession(board, clock_lock=host_lock().clock)
+        self._prepared = prepared
+        self._recorder = recorder
+        self._turns = Turns(first)
+        self._batch = batch
+        self._stopping = False
+        log_to_file(ray.get(recorder.logs.remote()) / f"board-{board.name}.log")
+
+    def open(self) -> dict[str, Any]:
+        """Connects; returns the board's facts as JSON. Raises :class:`AgentError`."""
+        facts = self._session.open()
+        ray.get(
+            self._recorder.record.remote(events.board(self._session.name, plain(facts), plain(self._session.options)))
+        )
+        return plain(facts)  # type: ignore[no-any-return]
+
+    def skip(self, trials: Iterable[int]) -> None:
+        self._turns.skip(trials)
+
+    def stop(self) -> None:
+        """Trials that wait for their turn are given back."""
+        self._stopping = True
+
+    def measure(self, task: BoardTask) -> str | None:
+        """Measures and records; ``None``, or why it failed. ``interrupted``: it was not begun."""
+        if task.phase == "final":
+            return self._measure(task)
+        with self._turns.turn(task.trial):
+            return self._measure(task)
+
+    def _measure(self, task: BoardTask) -> str | None:
+        if self._stopping:
+            return "interrupted"
+        name = self._session.name
+        state = ray.get(self._recorder.state.remote(task.trial))
+        if self._session.quarantined:
+            return self._failed(task, "quarantined", f"the board is in quarantine: {self._session.quarantined}")
+        if task.phase == "search":
+            ray.get(self._recorder.record.remote(events.deployed(task.trial, name)))
+        recipe = Recipe.from_dict(state.recipe)
+        request = MeasureRequest(
+            model=ray.get(self._recorder.model_path.remote(task.trial)),
+            artifact=state.artifact,
+            settings=task.settings,
+            part=self._prepared.parts[task.phase],
+            scoring=self._prepared.scoring,
+            is_float=recipe.is_float32,
+            batch=self._batch,
+            pipeline=self._prepared.pipeline,
+        )
+        try:
+            outcome = self._session.measure(request)
+        except AgentError as error:
+            return self._failed(task, type(error).__name__, error.message, error.detail)
+        except BoardtuneError as error:
+            return self._failed(task, "evaluation", str(error))
+        result = replace(outcome.result, phase=task.phase)
+        futile = task.phase == "search" and outcome.measurement.stop_reason == "futility"
+        ray.get(
+            self._recorder.keep_result.remote(
+                task.trial, name, task.phase, result, outcome.record, outcome.measurement, futile=futile
+            )
+        )
+        return None
+
+    def _failed(self, task: BoardTask, cause: str, message: str, detail: str = "") -> str:
+        name = self._session.name
+        if task.phase == "final":
+            event = events.final(task.trial, name, None, cause=cause, message=message)
+        else:
+            event = events.failed(task.trial, cause, message, board=name, detail=detail)
+        ray.get(self._recorder.record.remote(event))
+        return message
+
+    def quarantined(self) -> str | None:
+        return self._session.quarantined
+
+    def close(self) -> None:
+        with contextlib.suppress(AgentError):
+            self._session.close()

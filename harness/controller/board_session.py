@@ -1,0 +1,374 @@
+"""One board, its connection, and the way a model is measured on it. No Ray, no ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from device_agents.contract import (
+    Agent,
+    AgentError,
+    Block,
+    BoardFacts,
+    BoardState,
+    DataRef,
+    LoadReport,
+    Pipeline,
+    RuntimeOptions,
+    Tensors,
+)
+from harness.boards.agents import open_agent
+from harness.boards.canary import canary_path
+from harness.boards.host_lock import times_on_this_host
+from harness.boards.options import runtime_options
+from harness.boards.schema import Board, Limits
+from harness.controller.evaluation import EvaluationPart, PartName, score_outputs, sha256_file
+from harness.data.metric import Metric, MetricFailed
+from harness.data.score import Score
+from harness.measure.paired import AccuracyBound
+from harness.measure.plausibility import same_outputs
+from harness.measure.preflight import preflight
+from harness.measure.protocol import Measurement
+from harness.measure.record import MeasurementResult
+from harness.measure.settings import MeasurementSettings
+from harness.measure.steps import CANARY, CANDIDATE, Cool, TimedBlock, Warmup
+from harness.results import ArtifactInfo, BoardResult, MetricResult, Verdict
+from harness.search.constraints import Constraints
+
+log = logging.getLogger(__name__)
+
+SPOT_ROWS = 4
+"""Samples of the timed session whose outputs are compared with the accuracy pass."""
+_COOL_POLL_S = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """What turns outputs into metrics and constraint outcomes."""
+
+    metrics: tuple[Metric, ...]
+    bounds: Mapping[str, AccuracyBound]
+    float_scores: Mapping[PartName, Mapping[str, Score]]
+    """Part name -> metric name -> score of the float model on that part."""
+    constraints: Constraints
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureRequest:
+    """One model to measure; everything that decides the numbers."""
+
+    model: Path
+    artifact: ArtifactInfo
+    settings: MeasurementSettings
+    part: EvaluationPart
+    """Samples for timing and, with ``scoring``, for accuracy."""
+    scoring: Scoring | None = None
+    is_float: bool = False
+    batch: int = 1
+    pipeline: Pipeline | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureOutcome:
+    result: BoardResult
+    measurement: MeasurementResult
+    record: Mapping[str, Any]
+    """JSON for ``measurement.json``."""
+    outputs: Tensors | None
+
+
+class BoardSession:
+    """Owns one board's agent for as long as it is open. One caller at a time.
+
+    ``clock_lock`` gives a context in which nothing else on this host may compute; it is entered while a board that
+    shares this host's processors is timed. ``agent_factory`` is replaced in tests and benchmarks.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        *,
+        clock_lock: Callable[[], AbstractContextManager[object]],
+        agent_factory: Callable[[Board], Agent] = open_agent,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.board = board
+        self.options: RuntimeOptions = runtime_options(board)
+        self._agent = agent_factory(board)
+        self._timing = clock_lock if times_on_this_host(board) else contextlib.nullcontext
+        self._sleep = sleep
+        self._canary = canary_path(board)
+        self._canary_sha256 = sha256_file(self._canary)
+        self._facts: BoardFacts | None = None
+        self._failures_in_a_row = 0
+        self.quarantined: str | None = None
+        """Why the board is left out of the rest of the run."""
+
+    @property
+    def name(self) -> str:
+        return self.board.name
+
+    @property
+    def facts(self) -> BoardFacts:
+        if self._facts is None:
+            raise RuntimeError(f"board {self.name!r} is not open")
+        return self._facts
+
+    def open(self) -> BoardFacts:
+        """Connects and puts the canary there. Raises :class:`AgentError`."""
+        self._facts = self._agent.connect()
+        self._agent.deploy(self._canary, self._canary_sha256)
+        return self._facts
+
+    def close(self) -> None:
+        self._agent.close()
+
+    def device_clock_ns(self) -> int:
+        """The board's own clock, for accounting device time."""
+        return self._agent.health().clock_ns
+
+    def measure(self, request: MeasureRequest) -> MeasureOutcome:
+        """Deploys, times, evaluates. Tries again after failures of the link or the board (not of the model).
+
+        Raises :class:`AgentError` when the model fails on the board, or when the board does not come back.
+        """
+        attempts = self.board.recovery.retries + 1
+        for attempt in range(1, attempts + 1):
+            try:
+                outcome = self._measure_once(request)
+            except AgentError as error:
+                self._failures_in_a_row += 1
+                if self._failures_in_a_row >= self.board.recovery.quarantine_after and error.retryable:
+                    self.quarantined = f"{self._failures_in_a_row} failures in a row, the last: {error.message}"
+                if not error.retryable or attempt == attempts or self.quarantined:
+                    raise
+                log.warning("%s: %s; attempt %d of %d", self.name, error, attempt + 1, attempts)
+                self._recover()
+            else:
+                self._failures_in_a_row = 0
+                if outcome.measurement.quarantine:
+                    self.quarantined = "; ".join(outcome.measurement.reasons) or "its measurements drift"
+                return outcome
+        raise RuntimeError("unreachable: the loop returns or raises")
+
+    def _recover(self) -> None:
+        self._sleep(self.board.recovery.cool_down_s)
+        self._facts = self._agent.recover()
+        self._agent.deploy(self._canary, self._canary_sha256)
+
+    def _measure_once(self, request: MeasureRequest) -> MeasureOutcome:
+        started = self._agent.health()
+        self._agent.deploy(request.model, request.artifact.sha256)
+        self._agent.deploy(request.part.path, request.part.sha256)
+        with _Sessions(self._agent, self.options, request, self._canary_sha256) as sessions:
+            settings = replace(request.settings, exclusive=self.board.runtime.exclusive_session)
+            measurement = Measurement(settings)
+            self._drive(measurement, sessions, request)
+            timed = measurement.result()
+            outputs: Tensors | None = None
+            peak = timed.peak_memory_bytes
+            unlike: str | None = None
+            if timed.verdict != "invalid" and timed.stop_reason != "futility":
+                handle = sessions.get(CANDIDATE)
+                rows = DataRef(request.part.sha256, tuple(range(min(SPOT_ROWS, request.part.samples))))
+                spot = self._agent.infer(handle, rows, request.batch)
+                whole = self._agent.infer(
+                    sessions.renew(CANDIDATE),
+                    DataRef(request.part.sha256),
+                    request.batch,
+                    deadline_s=_infer_deadline(timed, request),
+                )
+                outputs = whole.outputs
+                peak = max((m for m in (peak, whole.peak_memory_bytes) if m is not None), default=None)
+                unlike = same_outputs(spot.outputs, {k: v[: len(rows.rows or ())] for k, v in outputs.items()})
+            load = sessions.first_load
+        ended = self._agent.health()
+        return self._outcome(request, timed, load, outputs, unlike, peak, started, ended)
+
+    def _drive(self, measurement: Measurement, sessions: _Sessions, request: MeasureRequest) -> None:
+        """Runs the protocol's steps; the host is kept quiet except while the board cools."""
+        inputs = DataRef(request.part.sha256, tuple(range(min(request.settings.rows, request.part.samples))))
+        canary_inputs = sessions.canary_inputs()
+        step = measurement.next()
+        while step is not None:
+            with self._timing():
+                while isinstance(step, Warmup | TimedBlock):
+                    fresh = isinstance(step, Warmup) and step.fresh
+                    handle = sessions.renew(step.target) if fresh else sessions.get(step.target)
+                    block: Block = self._agent.measure(
+                        handle,
+                        canary_inputs if step.target == CANARY else inputs,
+                        step.request,
+                        deadline_s=60.0 + 4 * step.request.max_ns / 1e9,
+                    )
+                    measurement.tell(step, block)
+                    step = measurement.next()
+            if isinstance(step, Cool):
+                measurement.cooled(step, self._cool(step))
+                step = measurement.next()
+
+    def _cool(self, step: Cool) -> BoardState:
+        log.info("%s cools: %s", self.name, step.reason)
+        waited = 0.0
+        state = self._agent.health()
+        while waited < step.seconds:
+            if step.below_c is not None and state.temperature_c is not None and state.temperature_c <= step.below_c:
+                break
+            pause = min(_COOL_POLL_S, step.seconds - waited)
+            self._sleep(pause)
+            waited += pause
+            state = self._agent.health()
+        return state
+
+    def _outcome(
+        self,
+        request: MeasureRequest,
+        timed: MeasurementResult,
+        load: LoadReport,
+        outputs: Tensors | None,
+        unlike: str | None,
+        peak: int | None,
+        started: BoardState,
+        ended: BoardState,
+    ) -> MeasureOutcome:
+        found = preflight(self.board.state, started)
+        verdict: Verdict = timed.verdict
+        reasons = [*timed.reasons, *found.mismatches]
+        if found.mismatches:
+            verdict = "invalid"
+        if unlike is not None:
+            verdict = "invalid"
+            reasons.append(f"the timed model computes something else than the evaluated one: {unlike}")
+        if not load.placement.evidence:
+            verdict = "suspect" if verdict == "valid" else verdict
+            reasons.append("no placement receipt: what ran where is not known")
+        metrics: dict[str, MetricResult] = {}
+        if outputs is not None and request.scoring is not None:
+            scoring = request.scoring
+            try:
+                metrics = score_outputs(
+                    request.part,
+                    scoring.metrics,
+                    scoring.bounds,
+                    scoring.float_scores.get(request.part.name, {}),
+                    outputs,
+                    is_float=request.is_float,
+                )
+            except MetricFailed as error:
+                verdict = "invalid"
+                reasons.append(str(error))
+        result = BoardResult(
+            emulated=self.facts.emulated,
+            verdict=verdict,
+            reasons=tuple(dict.fromkeys(reasons)),
+            artifact=request.artifact,
+            compiled_sha256=load.compiled_sha256,
+            latency_ns=timed.latency,
+            load_ns=load.load_ns,
+            first_ns=timed.first_ns,
+            peak_memory_bytes=peak,
+            metrics=metrics,
+            placement=_placement(load),
+            phase=request.part.name,
+            device_seconds=max(0.0, (ended.clock_ns - started.clock_ns) / 1e9),
+        )
+        if request.scoring is not None:
+            constraints = board_constraints(request.scoring.constraints, self.board.limits)
+            result = replace(result, constraints=constraints.decide(result, tuple(request.scoring.bounds)))
+        record = {
+            **timed.to_json(),
+            "verdict": verdict,
+            "reasons": list(result.reasons),
+            "notices": [*timed.notices, *found.notices],
+            "facts": asdict(self.facts),
+            "options": asdict(self.options),
+            "state_before": asdict(started),
+            "state_after": asdict(ended),
+            "load_ns": load.load_ns,
+        }
+        return MeasureOutcome(result, timed, record, outputs)
+
+
+class _Sessions:
+    """Loaded models by target; with exclusive boards the agent itself keeps one alive at a time."""
+
+    def __init__(self, agent: Agent, options: RuntimeOptions, request: MeasureRequest, canary_sha256: str) -> None:
+        self._agent = agent
+        self._options = options
+        self._request = request
+        self._canary_sha256 = canary_sha256
+        self._handles: dict[str, LoadReport] = {}
+        self._first: LoadReport | None = None
+
+    def __enter__(self) -> _Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for report in self._handles.values():
+            with contextlib.suppress(AgentError):
+                self._agent.unload(report.session)
+
+    @property
+    def first_load(self) -> LoadReport:
+        """Of the candidate; loaded now if it never was."""
+        if self._first is None:
+            self.get(CANDIDATE)
+        if self._first is None:
+            raise RuntimeError("the candidate was not loaded")
+        return self._first
+
+    def get(self, target: str) -> str:
+        return self._handles[target].session if target in self._handles else self.renew(target)
+
+    def renew(self, target: str) -> str:
+        if target in self._handles:
+            self._agent.unload(self._handles.pop(target).session)
+        if target == CANARY:
+            report = self._agent.load(self._canary_sha256, self._options)
+        else:
+            report = self._agent.load(self._request.artifact.sha256, self._options, self._request.pipeline)
+            self._first = self._first or report
+        self._handles[target] = report
+        return report.session
+
+    def canary_inputs(self) -> Tensors:
+        """The same seeded noise on every board and in every run."""
+        rng = np.random.default_rng(0)
+        report = self._handles.get(CANARY)
+        if report is None:
+            self.renew(CANARY)
+            report = self._handles[CANARY]
+        arrays: dict[str, npt.NDArray[np.generic]] = {}
+        for name, dtype, shape in report.inputs:
+            sizes = [1, *(size if isinstance(size, int) else 1 for size in shape[1:])]
+            arrays[name] = rng.standard_normal(sizes).astype(np.dtype(dtype))
+        return arrays
+
+
+def _placement(load: LoadReport) -> dict[str, Any]:
+    placement = asdict(load.placement)
+    placement["nodes"] = {name: list(nodes) for name, nodes in load.placement.nodes.items()}
+    return placement
+
+
+def _infer_deadline(timed: MeasurementResult, request: MeasureRequest) -> float:
+    each = timed.latency.p50 / 1e9 if timed.latency else 1.0
+    return 60.0 + 5.0 * each * request.part.samples / request.batch
+
+
+def board_constraints(asked: Constraints, limits: Limits) -> Constraints:
+    """The plan's constraints, tightened by what the board's file says."""
+    memory = [limit for limit in (asked.max_memory_bytes, limits.max_memory_bytes) if limit is not None]
+    offload = [floor for floor in (asked.min_offload, limits.min_offload) if floor is not None]
+    return replace(asked, max_memory_bytes=min(memory, default=None), min_offload=max(offload, default=None))

@@ -1,0 +1,276 @@
+"""Hires the Ray actors of a search, runs Ray Tune with them, and lets them go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from device_agents.contract import AgentError, LeaseLost
+from harness.controller.actors import BoardActor, BoardTask, QuantizerActor, RecorderActor
+from harness.controller.finals import picks_of, run_finals
+from harness.controller.interrupt import Interruption
+from harness.controller.learning import Learning
+from harness.controller.progress import Progress, Watcher
+from harness.controller.setup import RESUMABLE, SearchSetup
+from harness.controller.tuning import Crew, LedgerSearcher, TrialRunner
+from harness.errors import BoardtuneError, BoardUnavailable
+from harness.ledger import events
+from harness.ledger.events import Event
+from harness.ledger.state import LedgerState, TrialState
+from harness.quantize.contract import QuantizeLimits
+from harness.recipes.recipe import Recipe
+from harness.search.topk import Selection
+
+log = logging.getLogger(__name__)
+
+_WATCH_S = 0.5
+_CLOSE_S = 20.0
+
+
+def hire(setup: SearchSetup, run_dir: Path, header: Mapping[str, Any], *, resume: bool, node: str) -> SearchCrew:
+    """Starts the actors; takes the run directory's lock. Raises what :class:`RunDirectory` raises."""
+    here = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    # Calls wait inside these actors for their turn, so they serve many at once.
+    threads = 4 * setup.window + 16
+    recorder = (
+        ray.remote(RecorderActor)
+        .options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
+        .remote(run_dir.resolve(), dict(header), resume, RESUMABLE)
+    )
+    try:
+        notices = _get(recorder.notices.remote())
+    except BoardtuneError:
+        ray.kill(recorder)
+        raise
+    limits = QuantizeLimits(setup.plan.quantize_timeout / 1e9, setup.plan.quantize_memory, setup.plan.min_snr)
+    model = ray.put(setup.prepared.model.path.read_bytes())
+    calibration = ray.put(setup.prepared.calibration.read_bytes())
+    count = max(1, min(2, os.cpu_count() or 1, setup.trials))
+    quantizers = tuple(
+        ray.remote(QuantizerActor).options(num_cpus=1).remote(model, calibration, limits) for _ in range(count)
+    )
+    prepared = ray.put(setup.prepared)
+    first = min((t.number for t in _get(recorder.ledger_state.remote()).unfinished()), default=None)
+    state: LedgerState = _get(recorder.ledger_state.remote())
+    boards = {
+        name: ray.remote(BoardActor)
+        .options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
+        .remote(board, prepared, recorder, state.next_trial if first is None else first, setup.plan.batch)
+        for name, board in setup.boards.items()
+    }
+    crew = Crew(recorder, quantizers, boards, {n: b.limits for n, b in setup.boards.items()}, setup.policy)
+    return SearchCrew(setup, crew, tuple(notices))
+
+
+class SearchCrew:
+    """The actors of one search, as the controlling process sees them."""
+
+    def __init__(self, setup: SearchSetup, crew: Crew, notices: tuple[str, ...]) -> None:
+        self._setup = setup
+        self._crew = crew
+        self.notices = notices
+        self._phase = "connecting"
+        self._quarantine: Mapping[str, str | None] = {}
+        self._repair()
+
+    # -- what learning needs ---------------------------------------------------------------------------------
+
+    def state(self, trial: int | None = None) -> Any:
+        """One trial's state, or the whole ledger's."""
+        recorder = self._crew.recorder
+        return _get(recorder.ledger_state.remote() if trial is None else recorder.state.remote(trial))
+
+    def propose(self, trial: int, recipe: Recipe, params: Mapping[str, Any]) -> None:
+        _get(self._crew.recorder.propose.remote(trial, recipe, params))
+
+    def died(self, trial: int) -> None:
+        state: TrialState = self.state(trial)
+        if not state.terminal:
+            self._record(
+                events.failed(trial, "process_died", "the process that ran the trial died; see the logs of the run")
+            )
+        _get(self._crew.recorder.claim.remote(trial, None))
+        for board in self._crew.boards.values():
+            board.skip.remote([trial])
+
+    def note(self, notices: Sequence[str]) -> None:
+        """Keeps notices that the ledger does not have yet."""
+        known = set(self.state().notices)
+        self._record(*(events.notice(text) for text in notices if text not in known))
+
+    # -- the search -----------------------------------------------------------------------------------------
+
+    def open_boards(self, watcher: Watcher) -> None:
+        """Connects to all boards side by side. Raises :class:`BoardUnavailable` naming each that did not answer."""
+        self._tell(watcher, Progress(self._phase, self._setup.trials))
+        calls = {name: board.open.remote() for name, board in self._crew.boards.items()}
+        problems: dict[str, AgentError] = {}
+        for name, call in calls.items():
+            try:
+                _get(call)
+            except AgentError as error:
+                problems[name] = error
+        if problems:
+            lines = [f"board {name!r}: {error.message}" for name, error in problems.items()]
+            hints = [error.hint for error in problems.values() if error.hint]
+            busy = any(isinstance(error, LeaseLost) for error in problems.values())
+            hint = hints[0] if hints else "wait for the other search" if busy else "see `boardtune boards check`"
+            raise BoardUnavailable("; ".join(lines), hint=hint)
+
+    def run(self, learning: Learning, interruption: Interruption, watcher: Watcher) -> None:
+        """Runs trials until the search is over or the user interrupts."""
+        self._phase = "searching"
+        searcher = LedgerSearcher(learning, lambda: self._may_go_on(interruption))
+        storage = tempfile.mkdtemp(prefix="boardtune-tune-")
+        with self._watched(interruption, watcher):
+            try:
+                tune.run(
+                    tune.with_parameters(TrialRunner, crew=self._crew),
+                    name="search",
+                    search_alg=searcher,
+                    num_samples=-1,
+                    max_concurrent_trials=self._setup.window,
+                    reuse_actors=True,
+                    max_failures=0,
+                    raise_on_failed_trial=False,
+                    resources_per_trial={"cpu": 1},
+                    storage_path=storage,
+                    trial_name_creator=_trial_name,
+                    trial_dirname_creator=_trial_name,
+                    verbose=0,
+                    callbacks=[],
+                    log_to_file=False,
+                )
+            finally:
+                shutil.rmtree(storage, ignore_errors=True)
+        for failure in searcher.failures:
+            watcher.notice(failure)
+
+    def run_finals(self, interruption: Interruption, watcher: Watcher) -> None:
+        """Finalists of all boards, the boards side by side."""
+        self._phase = "finals"
+
+        def of_board(name: str) -> None:
+            run_finals(name, self._setup.asked, self.state, self._finalise)
+
+        with self._watched(interruption, watcher):
+            threads = [threading.Thread(target=of_board, args=(name,), daemon=True) for name in self._crew.boards]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                for thread in threads:
+                    thread.join(0.1)
+
+    def finish(
+        self, content: Mapping[str, Any], selections: Mapping[str, Selection], stop: str, *, interrupted: bool
+    ) -> None:
+        """Writes what the run hands over."""
+        picks = {name: selection.trials for name, selection in selections.items()}
+        self._record(events.stopped(stop, kind="interrupted" if interrupted else "finished"))
+        if not interrupted:
+            self._record(events.finished(picks))
+        _get(self._crew.recorder.write_outputs.remote(dict(content)))
+
+    def dismiss(self) -> None:
+        """Closes boards and quantizers, then the run directory. Never raises."""
+        calls = [actor.close.remote() for actor in (*self._crew.boards.values(), *self._crew.quantizers)]
+        with contextlib.suppress(Exception):
+            ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_S)
+        with contextlib.suppress(Exception):
+            ray.get(self._crew.recorder.close.remote(), timeout=_CLOSE_S)
+
+    # -- helpers --------------------------------------------------------------------------------------------
+
+    def _record(self, *new: Event) -> None:
+        if new:
+            _get(self._crew.recorder.record.remote(*new))
+
+    def _repair(self) -> None:
+        """On resume: trials whose artifact is gone or altered are made again."""
+        for trial, problem in _get(self._crew.recorder.damaged.remote()):
+            state: TrialState = self.state(trial)
+            if state.status == "done":
+                continue
+            self._record(events.retried(trial, problem))
+
+    def _finalise(self, board: str, trial: int) -> None:
+        task = BoardTask(trial, "final", self._setup.policy.final(trial, board))
+        _get(self._crew.boards[board].measure.remote(task))
+
+    def _may_go_on(self, interruption: Interruption) -> bool:
+        return not interruption.asked and not self._all_quarantined()
+
+    def _all_quarantined(self) -> bool:
+        return all(self._quarantine.get(name) for name in self._crew.boards)
+
+    @contextlib.contextmanager
+    def _watched(self, interruption: Interruption, watcher: Watcher) -> Any:
+        """Looks at the ledger about twice a second for whoever watches, and passes an interruption on."""
+        over = threading.Event()
+
+        def watch() -> None:
+            stopped = False
+            while not over.wait(_WATCH_S):
+                try:
+                    if interruption.asked and not stopped:
+                        stopped = True
+                        self._stop_actors()
+                    self._look(watcher)
+                except Exception:
+                    log.exception("the progress display failed")
+                    return
+
+        thread = threading.Thread(target=watch, daemon=True, name="watch")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(5.0)
+            if interruption.asked:
+                self._stop_actors()
+
+    def _stop_actors(self) -> None:
+        self._crew.recorder.stop.remote()
+        for board in self._crew.boards.values():
+            board.stop.remote()
+
+    def _look(self, watcher: Watcher) -> None:
+        self._quarantine = {n: _get(b.quarantined.remote()) for n, b in self._crew.boards.items()}
+        snapshot = _get(self._crew.recorder.snapshot.remote())
+        state: LedgerState = self.state()
+        selections = picks_of(state, tuple(self._crew.boards), self._setup.asked)
+        best = {name: selection.trials for name, selection in selections.items()}
+        watcher.update(Progress(self._phase, self._setup.trials, snapshot, state.candidates(), best))
+
+    def _tell(self, watcher: Watcher, progress: Progress) -> None:
+        watcher.update(progress)
+
+
+def _trial_name(trial: Any) -> str:
+    return f"{trial.config['number']:04d}"
+
+
+def _get(reference: Any) -> Any:
+    """``ray.get`` that raises the actor's own exception, and says so when the actor itself is gone."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, BoardtuneError | AgentError):
+            raise cause from None
+        raise
+    except RayActorError as error:
+        raise BoardtuneError(f"a process of the search died: {error}", hint="resume with --resume") from None

@@ -1,0 +1,46 @@
+"""How long each candidate is measured, and from which seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.measure.settings import MeasurementSettings, NoiseClass, Profile, settings_for
+from harness.plan import Effort
+
+_FINAL_SCALE: Mapping[Effort, float] = {"quick": 0.2, "standard": 1.0}
+"""A quick search spends a fifth of the full final protocol on each finalist."""
+
+
+@dataclass(frozen=True)
+class MeasurementPolicy:
+    seed: int
+    effort: Effort
+    noise: Mapping[str, NoiseClass]
+    """By board."""
+
+    def screening(self, trial: int, board: str, futility_ns: float | None = None) -> MeasurementSettings:
+        """Of one candidate during the search."""
+        profile: Profile = "quick" if self.effort == "quick" else "screening"
+        return settings_for(
+            profile,
+            noise=self.noise[board],
+            seed=seed_of(self.seed, trial, board, "search"),
+            futility_ns=futility_ns,
+        )
+
+    def final(self, trial: int, board: str) -> MeasurementSettings:
+        """Of a finalist, and of single models: the whole protocol."""
+        return settings_for(
+            "final",
+            noise=self.noise[board],
+            scale=_FINAL_SCALE[self.effort],
+            seed=seed_of(self.seed, trial, board, "final"),
+        )
+
+
+def seed_of(*parts: object) -> int:
+    """A seed of 63 bits from anything printable, the same in every process."""
+    text = "\0".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,176 @@
+"""From a plan to what trials work on: prepared model, calibration set, evaluation parts, float scores. No board is
+touched here, so that every mistake in the input is told before one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from device_agents.contract import Pipeline, Tensors
+from harness.controller.board_session import Scoring
+from harness.controller.evaluation import EvaluationPart, PartName, sha256_file
+from harness.data.checks import check_data
+from harness.data.dataset import Dataset
+from harness.data.metric import Metric
+from harness.data.metrics import resolve_metrics
+from harness.data.preprocess import Preprocess
+from harness.data.score import Score
+from harness.data.source import open_dataset
+from harness.data.split import split_rows
+from harness.errors import ConfigError, DataError
+from harness.measure.paired import AccuracyBound, default_bound
+from harness.plan import Plan
+from harness.quantize.prepare import PreparedModel, prepare_model
+from harness.search.constraints import Constraints
+
+_WITHOUT_EVALUATION = "no evaluation set: candidates are compared with float on the calibration samples (SNR)"
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything derived from the plan's model and data; files live in one folder."""
+
+    model: PreparedModel
+    calibration: Path
+    """``.npz``, model-ready."""
+    calibration_sha256: str
+    parts: Mapping[PartName, EvaluationPart]
+    scoring: Scoring
+    pipeline: Pipeline | None
+    digests: Mapping[str, str]
+    """Role (calibration, evaluation, preprocess) -> digest of the content."""
+    notices: tuple[str, ...]
+
+
+def prepare(plan: Plan, folder: Path) -> Prepared:
+    """Reads, checks and writes into ``folder``.
+
+    Raises :class:`ModelError`, :class:`DataError` or :class:`ConfigError` naming what does not fit.
+    """
+    model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim))
+    preprocess = read_preprocess(plan.preprocess)
+    calibration = open_dataset(plan.calib, model.inputs, preprocess)
+    evaluation = open_dataset(plan.eval, model.inputs, preprocess) if plan.eval else calibration
+    if plan.eval is None:
+        # Labels of the calibration set must not decide: it is what the quantizer saw.
+        evaluation = Dataset(evaluation.inputs, evaluation.raw, None, evaluation.origin, evaluation.notices)
+    float_outputs = run_float(model, evaluation.inputs, plan.batch)
+    metrics = resolve_metrics(plan.metrics, evaluation, model.outputs)
+    notices = [
+        *model.notices,
+        *(() if plan.eval else (_WITHOUT_EVALUATION,)),
+        *check_data(calibration, evaluation, model.inputs, metrics),
+    ]
+    bounds = accuracy_bounds(plan.min_accuracy, metrics)
+    pipeline = _pipeline(plan, preprocess, model, evaluation)
+    parts = _parts(plan, evaluation, float_outputs, folder, raw=pipeline is not None)
+    calibration_path = folder / "calibration.npz"
+    calibration.save_npz(calibration_path, labels=False)
+    scores = {name: _float_scores(part, metrics) for name, part in parts.items()}
+    constraints = Constraints(
+        max_latency_ns=plan.max_latency,
+        max_size_bytes=plan.max_size,
+        max_memory_bytes=plan.max_memory,
+        min_offload=plan.min_offload,
+    )
+    return Prepared(
+        model=model,
+        calibration=calibration_path,
+        calibration_sha256=sha256_file(calibration_path),
+        parts=parts,
+        scoring=Scoring(metrics, bounds, scores, constraints),
+        pipeline=pipeline,
+        digests={
+            "calibration": calibration.digest,
+            "evaluation": evaluation.digest,
+            "preprocess": preprocess.digest if preprocess else "",
+        },
+        notices=tuple(dict.fromkeys(notices)),
+    )
+
+
+def read_preprocess(declared: Path | Mapping[str, Any] | None) -> Preprocess | None:
+    """From a file or the plan itself; raises :class:`ConfigError`."""
+    if declared is None:
+        return None
+    return Preprocess.load(declared) if isinstance(declared, Path) else Preprocess.parse(declared)
+
+
+def accuracy_bounds(text: str | None, metrics: tuple[Metric, ...]) -> dict[str, AccuracyBound]:
+    """Metric name -> bound. Raises :class:`ConfigError` where the text names no such metric or does not fit it."""
+    if text is None:
+        bound = default_bound(metrics[0].facts)
+        return {metrics[0].name: bound} if bound else {}
+    bound = AccuracyBound.parse(text)
+    wanted = bound.metric or metrics[0].name
+    for metric in metrics:
+        if metric.name == wanted:
+            bound.check(metric.facts)
+            return {wanted: bound}
+    names = ", ".join(metric.name for metric in metrics)
+    raise ConfigError(f"--min-accuracy {text!r} is about {wanted!r}, which is not measured", hint=f"metrics: {names}")
+
+
+def run_float(model: PreparedModel, inputs: Tensors, batch: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Outputs of the prepared float model on this host's CPU provider: [samples, ...] by output name."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    fixed = session.get_inputs()[0].shape[0] if session.get_inputs()[0].shape else None
+    step = fixed if isinstance(fixed, int) else batch
+    count = len(next(iter(inputs.values())))
+    if count % step:
+        raise DataError(
+            f"{count} samples cannot be fed {step} at a time, the size of the model's first axis",
+            hint="drop samples or use --set-dim to change the batch size",
+        )
+    collected: list[list[npt.NDArray[np.generic]]] = [[] for _ in names]
+    for start in range(0, count, step):
+        outputs = session.run(names, {name: array[start : start + step] for name, array in inputs.items()})
+        for kept, output in zip(collected, outputs, strict=True):
+            kept.append(np.asarray(output))
+    return {name: np.concatenate(arrays) for name, arrays in zip(names, collected, strict=True)}
+
+
+def _parts(
+    plan: Plan, evaluation: Dataset, float_outputs: Tensors, folder: Path, *, raw: bool
+) -> dict[PartName, EvaluationPart]:
+    """Disjoint parts to search on and to report on; the same samples twice where there are too few to split."""
+    search, final = split_rows(evaluation.labels, len(evaluation), plan.seed)
+    parts: dict[PartName, EvaluationPart] = {}
+    for name, rows in (("search", search), ("final", final)):
+        part = evaluation.rows(rows)
+        path = folder / f"evaluation-{name}.npz"
+        part.save_npz(path, labels=False, raw=raw)
+        key: PartName = "search" if name == "search" else "final"
+        parts[key] = EvaluationPart(
+            name=key,
+            path=path,
+            sha256=sha256_file(path),
+            samples=len(part),
+            labels=part.labels,
+            float_outputs={output: array[rows] for output, array in float_outputs.items()},
+        )
+    return parts
+
+
+def _float_scores(part: EvaluationPart, metrics: tuple[Metric, ...]) -> dict[str, Score]:
+    return {metric.name: metric.score(part.float_outputs, part.labels, part.float_outputs) for metric in metrics}
+
+
+def _pipeline(plan: Plan, preprocess: Preprocess | None, model: PreparedModel, evaluation: Dataset) -> Pipeline | None:
+    if plan.scope == "inference":
+        return None
+    if preprocess is None or evaluation.raw is None:
+        raise ConfigError(
+            "scope 'pipeline' times the pre- and post-processing, and none is declared",
+            hint="give --preprocess P.yaml, or use scope 'inference'",
+        )
+    return preprocess.to_pipeline(model.inputs, evaluation.raw, plan.postprocess)

@@ -1,0 +1,169 @@
+"""The one writer of a run directory, and the order in which concurrent trials pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.controller.trial import Quantized
+from harness.failpoints import passing
+from harness.ledger import events
+from harness.ledger.events import Event
+from harness.ledger.run_directory import Phase, RunDirectory
+from harness.ledger.samples import SampleBlock
+from harness.ledger.state import LedgerState, TrialState
+from harness.measure.record import MeasurementResult
+from harness.measure.steps import CANARY
+from harness.recipes.recipe import Recipe
+from harness.results import BoardResult
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a progress display shows."""
+
+    counts: Mapping[str, int]
+    running: tuple[tuple[int, str, str], ...]
+    """(trial, label, stage) of trials in the making."""
+    device_seconds: Mapping[str, float]
+    ended: int
+
+
+class Recorder:
+    """Thread-safe; the files of an event are written before it."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._changed = threading.Condition()
+        self._stopping = False
+        # What resumed trials claimed before counts; unfinished ones without an artifact claim anew.
+        self._claims: dict[int, str | None] = {
+            n: t.artifact.identity if t.artifact else None
+            for n, t in run.state.trials.items()
+            if t.terminal or t.status not in ("proposed", "quantized")
+        }
+
+    @property
+    def path(self) -> Path:
+        return self._run.path
+
+    def ledger_state(self) -> LedgerState:
+        return self._run.state
+
+    def state(self, trial: int) -> TrialState:
+        return self._run.state.trials[trial]
+
+    def stop(self) -> None:
+        """Trials begin no further step."""
+        self._stopping = True
+
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def record(self, *new: Event) -> None:
+        for event in new:
+            passing(f"ledger.before.{event['event']}")
+        self._run.record(*new)
+        for event in new:
+            passing(f"ledger.after.{event['event']}")
+        with self._changed:
+            self._changed.notify_all()
+
+    def propose(self, trial: int, recipe: Recipe, params: Mapping[str, Any]) -> None:
+        self._run.write_recipe(trial, recipe.to_dict())
+        self.record(events.proposed(trial, recipe.to_dict(), recipe.label, params, recipe.digest))
+
+    def keep_model(
+        self, trial: int, model: bytes, made: Quantized, *, notices: Sequence[str], backend: str, seconds: float
+    ) -> None:
+        """Puts an accepted artifact in the run directory and records it."""
+        draft = self._run.draft_path(trial)
+        draft.write_bytes(model)
+        passing("model.before.commit")
+        self._run.commit_model(trial, draft)
+        self.record(
+            events.quantized(
+                trial,
+                made.artifact,
+                snr_db=made.snr_db,
+                quantized_operators=made.operators,
+                notices=notices,
+                backend=backend,
+                seconds=seconds,
+            )
+        )
+
+    def keep_detail(self, trial: int, text: str) -> None:
+        self._run.write_detail(trial, text)
+
+    def model_path(self, trial: int) -> Path:
+        return self._run.model_path(trial)
+
+    def keep_result(
+        self, trial: int, board: str, phase: Phase, result: BoardResult, record: Mapping[str, Any],
+        measurement: MeasurementResult | None, *, futile: bool = False,
+    ) -> None:  # fmt: skip
+        """One board's measurement and evaluation of a trial, in the search or as a finalist; ``futile``: it was broken
+        off because the candidate can no longer be picked there."""
+        if measurement is not None:
+            self._run.write_samples(trial, board, phase, _blocks(measurement))
+        self._run.write_measurement(trial, board, phase, record)
+        passing("measurement.written")
+        if phase == "final":
+            self.record(events.final(trial, board, result, device_seconds=result.device_seconds))
+            return
+        if futile:
+            message = "certainly slower than what could still be picked"
+            self.record(
+                events.pruned(
+                    trial, "futility", message, board=board, result=result, device_seconds=result.device_seconds
+                )
+            )
+            return
+        self.record(
+            events.measured(trial, board, result, device_seconds=result.device_seconds),
+            events.evaluated(trial, board, result),
+        )
+
+    def claim(self, trial: int, identity: str | None, timeout_s: float = 3600.0) -> int | None:
+        """Waits until every lower trial has claimed or ended; then the lowest trial that made this artifact, if any.
+
+        So which of two equal artifacts is the duplicate does not depend on which was quantized first.
+        Raises ``TimeoutError`` naming the trials waited for.
+        """
+        with self._changed:
+
+            def missing() -> list[int]:
+                trials = self._run.state.trials
+                return [n for n, t in trials.items() if n < trial and n not in self._claims and not t.terminal]
+
+            if not self._changed.wait_for(lambda: not missing() or self._stopping, timeout_s):
+                raise TimeoutError(f"trial {trial} waited {timeout_s:.0f} s for trials {missing()}")
+            self._claims[trial] = identity
+            self._changed.notify_all()
+            if identity is None:
+                return None
+            same = [n for n, made in self._claims.items() if made == identity and n < trial]
+            return next((n for n in sorted(same) if self._run.state.trials[n].duplicate_of is None), None)
+
+    def write_outputs(self, candidates: Mapping[str, Any]) -> None:
+        """candidates.json and trials.csv."""
+        self._run.write_candidates(candidates)
+        self._run.write_trials_csv()
+
+    def snapshot(self) -> Snapshot:
+        state = self._run.state
+        running = tuple((t.number, t.label, t.status) for t in state.unfinished())
+        counts = state.counts()
+        return Snapshot(counts, running, dict(state.device_seconds), sum(counts.values()))
+
+
+def _blocks(measurement: MeasurementResult) -> list[SampleBlock]:
+    return [
+        SampleBlock("canary" if record.target == CANARY else "candidate", record.index, record.samples_ns)
+        for record in measurement.records
+        if record.kind == "block"
+    ]

@@ -1,0 +1,138 @@
+"""A search from plan to picks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.controller.finals import picks_of
+from harness.controller.interrupt import Interruption
+from harness.controller.learning import Learning
+from harness.controller.logs import log_to_file, stop_log_to_file
+from harness.controller.outcome import candidates_json, exit_code
+from harness.controller.progress import SilentWatcher, Watcher
+from harness.controller.setup import SearchSetup, header_of, set_up
+from harness.errors import ExitCode
+from harness.plan import Plan
+from harness.search.budget import Budget, Limits
+from harness.search.make import make_proposer
+from harness.search.topk import Selection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    run_dir: Path
+    candidates: Mapping[str, Any]
+    """Content of candidates.json."""
+    selections: Mapping[str, Selection]
+    """By board."""
+    exit_code: ExitCode
+    stop_reason: str
+    report: Path | None
+    notices: tuple[str, ...]
+
+
+def search(
+    plan: Plan,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    ray_address: str | None = None,
+) -> SearchResult:
+    """Runs the plan and writes the run directory.
+
+    Raises the :class:`~harness.errors.BoardtuneError` family; what was recorded by then can be resumed.
+    """
+    from harness.controller.crew import hire
+    from harness.controller.ray_session import ray_session
+    from harness.ledger.run_directory import LOGS, RunDirectory
+    from harness.report.build import write_report, write_summary
+
+    watcher = watcher or SilentWatcher()
+    work = Path(tempfile.mkdtemp(prefix="boardtune-"))
+    try:
+        setup = set_up(plan, work)
+        header = header_of(setup)
+        slots = setup.window + len(setup.boards) + 4
+        with Interruption() as interruption, ray_session(slots, run_dir / LOGS, ray_address) as node:
+            crew = hire(setup, run_dir, header, resume=resume, node=node)
+            handler = log_to_file(run_dir / LOGS / "search.log")
+            try:
+                notices = (*setup.prepared.notices, *crew.notices)
+                for notice in notices:
+                    watcher.notice(notice)
+                crew.open_boards(watcher)
+                crew.note(setup.prepared.notices)
+                learning = _learning(setup, crew)
+                crew.run(learning, interruption, watcher)
+                if not interruption.asked:
+                    crew.run_finals(interruption, watcher)
+                state = crew.state()
+                selections = picks_of(state, plan.boards, setup.asked)
+                content = candidates_json(state, plan.boards, selections)
+                stop = "interrupted" if interruption.asked else learning.stop_reason or "finished"
+                crew.finish(content, selections, stop, interrupted=interruption.asked)
+                written = RunDirectory.open(run_dir)
+                write_summary(written)
+                report = write_report(written)
+                code = exit_code(state, selections, budget_ended=_budget_ended(learning))
+                if interruption.asked:
+                    code = ExitCode.INTERRUPTED
+            finally:
+                crew.dismiss()
+                stop_log_to_file(handler)
+        return SearchResult(run_dir, content, selections, code, stop, report, tuple(dict.fromkeys(notices)))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _learning(setup: SearchSetup, crew: Any) -> Learning:
+    plan = setup.plan
+    limits = Limits(
+        trials=setup.trials,
+        max_time_s=plan.max_time / 1e9 if plan.max_time else None,
+        device_s=plan.budget / 1e9 if plan.budget else None,
+    )
+    return Learning(
+        plan,
+        tuple(setup.boards),
+        make_proposer(
+            setup.space,
+            plan.sampler,
+            seed=plan.seed,
+            objectives=2 if plan.objective == "pareto" else 1,
+            window=setup.window,
+        ),
+        crew,
+        crew.state(),
+        scoring=setup.prepared.scoring,
+        budget=Budget(limits, time.monotonic, reserve_s=finals_reserve_s(setup)),
+    )
+
+
+def finals_reserve_s(setup: SearchSetup) -> float:
+    """Device time the finalists will want, at least."""
+    from harness.search.estimate import estimate_measurement
+
+    finalists = setup.plan.top_k + 1
+    return sum(estimate_measurement(setup.policy.final(0, name)).low_s * finalists for name in setup.boards)
+
+
+def _budget_ended(learning: Learning) -> bool:
+    return learning.stop_reason is not None and "used up" in learning.stop_reason
+
+
+def default_run_dir(model: Path, now: float | None = None) -> Path:
+    """``runs/NAME-YYYYmmdd-HHMMSS`` in the current folder."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return Path(os.curdir) / "runs" / f"{model.stem}-{stamp}"

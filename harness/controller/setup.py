@@ -1,0 +1,114 @@
+"""From a plan to everything that is known before a board is touched."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.boards.registry import load_registry
+from harness.boards.schema import Board
+from harness.controller.finals import Asked
+from harness.controller.policy import MeasurementPolicy
+from harness.controller.preparation import Prepared, prepare
+from harness.data.callables import load_callable
+from harness.errors import ConfigError
+from harness.ledger.header import run_header
+from harness.plan import Plan
+from harness.recipes.files import read_recipe
+from harness.recipes.presets import preset
+from harness.recipes.recipe import FLOAT32
+from harness.recipes.space import Space, listed_space
+from harness.search.topk import FILTERS, UserFilter
+
+OPEN_SPACE_TRIALS = 32
+"""Trials where neither the plan nor the preset says how many."""
+RESUMABLE = ("plan.trials", "plan.budget", "plan.max_time", "plan.boards", "plan.model", "plan.calib", "plan.eval")
+"""Fields of the plan that may change on ``--resume``: more trials or time; paths, as digests say what is in them."""
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSetup:
+    """What is known before a board is touched."""
+
+    plan: Plan
+    boards: Mapping[str, Board]
+    prepared: Prepared
+    space: Space
+    trials: int
+    asked: Asked
+    policy: MeasurementPolicy
+
+    @property
+    def window(self) -> int:
+        """Trials in the making at once: one on each board, and two being quantized."""
+        return self.plan.window or len(self.boards) + 2
+
+
+def set_up(plan: Plan, folder: Path) -> SearchSetup:
+    """Reads boards, model, data and recipes into ``folder``; raises before any board is touched."""
+    registry = load_registry()
+    boards = {name: registry.get(name) for name in plan.boards}
+    filter_by = load_filter(plan.filter)
+    prepared = prepare(plan, folder)
+    space = space_of(plan, prepared)
+    trials = plan.trials or (len(space.enumerated) if space.enumerated is not None else OPEN_SPACE_TRIALS)
+    if plan.top_k > trials:
+        raise ConfigError(
+            f"--top-k {plan.top_k} is more than the {trials} recipes that preset {plan.preset!r} tries",
+            hint="lower --top-k, or choose a larger preset",
+        )
+    metric = prepared.scoring.metrics[0].name
+    return SearchSetup(
+        plan=plan,
+        boards=boards,
+        prepared=prepared,
+        space=space,
+        trials=trials,
+        asked=Asked(plan.objective, metric, plan.top_k, filter_by),
+        policy=MeasurementPolicy(plan.seed, plan.effort, {name: board.noise for name, board in boards.items()}),
+    )
+
+
+def space_of(plan: Plan, prepared: Prepared) -> Space:
+    """The preset's space with the plan's own recipes tried first, after the float baseline."""
+    space = preset(plan.preset, prepared.model.facts)
+    own = tuple(read_recipe(path) for path in plan.recipes)
+    if space.enumerated is not None:
+        return listed_space(space.name, (FLOAT32, *own, *space.enumerated))
+    return replace(space, seeds=(FLOAT32, *own, *space.seeds))
+
+
+def load_filter(text: str) -> str | UserFilter:
+    """Raises :class:`ConfigError` on an unknown name or a function that cannot be imported."""
+    if text in FILTERS:
+        return text
+    if ":" not in text:
+        raise ConfigError(f"unknown filter {text!r}", hint=f"use one of {', '.join(FILTERS)}, or module:function")
+    return load_callable(text)  # type: ignore[no-any-return]  # any callable; what it returns is checked
+
+
+def header_of(setup: SearchSetup) -> dict[str, Any]:
+    plan, prepared = setup.plan, setup.prepared
+    packages = ("onnx", "onnxruntime", "numpy", "optuna", "ray")
+    return run_header(
+        version=importlib.metadata.version("boardtune"),
+        model={
+            "digest": prepared.model.digest,
+            "path": str(plan.model),
+            "parameters": prepared.model.facts.parameters,
+            "opset": prepared.model.facts.opset,
+            "inputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in prepared.model.inputs],
+        },
+        data={
+            "calibration": {"digest": prepared.digests["calibration"], "path": plan.calib},
+            "evaluation": {"digest": prepared.digests["evaluation"], "path": plan.eval or plan.calib},
+        },
+        preprocess=prepared.digests["preprocess"] or None,
+        metric=[metric.name for metric in prepared.scoring.metrics],
+        plan=plan.to_json(),
+        seed=plan.seed,
+        versions={name: importlib.metadata.version(name) for name in packages},
+    )
