@@ -33,5 +33,6 @@ class ModelFacts:
 
     @property
     def suits_dynamic(self) -> bool:
-        """Whether dynamic quantization has more to work on than convolutions."""
-        return any(self.op_types.get(name) for name in _DYNAMIC_OPERATORS)
+        """Whether dynamic quantization has at least as much to work on as there are convolutions."""
+        suitable = sum(self.op_types.get(name, 0) for name in _DYNAMIC_OPERATORS)
+        return 0 < suitable >= self.op_types.get("Conv", 0)

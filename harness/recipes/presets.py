@@ -54,7 +54,7 @@ def quick_recipes(facts: ModelFacts) -> tuple[Recipe, ...]:
         # hard-swish and the like.
         recipes.append(base.with_changes(op_types=facts.weighted))
     dynamic = Recipe(scheme="dynamic", weight="int8", granularity="per_channel")
-    if facts.suits_dynamic and facts.matmul_weights:
+    if facts.suits_dynamic:
         recipes.insert(4, dynamic)
     if facts.matmul_weights:
         recipes.append(Recipe(scheme="weight_only", weight="int4", block_size=32, format="QOperator"))
