@@ -1,0 +1,1 @@
+"""What a run found, for people: one HTML file, and a table for the terminal."""

@@ -1,0 +1,309 @@
+"""The figures of a board's section. Each returns ``None`` where there is nothing to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from harness.report import svg, wording
+from harness.report.data import BoardSection, Distribution, Entry
+from harness.report.markup import Markup
+
+WIDE = (9.6, 4.3)
+LOW = (9.6, 2.6)
+
+
+def pareto(board: BoardSection, metric: str, units: Mapping[str, str], limit_ns: float | None = None) -> Markup | None:
+    """Latency against a metric, both with their 95 % intervals; ``limit_ns``: the latency constraint."""
+    points = [e for e in board.candidates if e.result.latency_ns is not None and metric in e.result.metrics]
+    if not points:
+        return None
+    unit = wording.metric_unit(metric, dict(units))
+    scale = 100.0 if unit == "fraction" else 1.0
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        low, high = _focus(points, metric, scale)
+        for entry in points:
+            if low <= _place(entry, metric, scale)[2] <= high:
+                _point(axes, entry, metric, scale)
+        _front(axes, points, metric, scale)
+        if limit_ns is not None:
+            axes.axvline(limit_ns / 1e6, color=svg.BAD, linewidth=1, linestyle=(0, (4, 3)))
+        _latency_axis(axes, [e.result.latency_ns.p50 / 1e6 for e in points if e.result.latency_ns])
+        axes.set_xlabel("latency, ms (lower is better)")
+        higher = points[0].result.metrics[metric].higher_is_better
+        better = "higher" if higher else "lower"
+        shown_unit = ", %" if unit == "fraction" else f", {unit}" if unit else ""
+        axes.set_ylabel(f"{wording.metric_name(metric)}{shown_unit} ({better} is better)")
+        axes.margins(x=0.08, y=0.12)
+        _edge_points(axes, [e for e in points if not low <= _place(e, metric, scale)[2] <= high], metric, scale)
+        _name_points(figure, axes, points, metric, scale)
+        _watermark(axes, board.emulated)
+
+    return svg.figure_svg(
+        f"pareto-{board.key}",
+        WIDE,
+        draw,
+        title=f"Latency against {wording.metric_name(metric)} of {wording.count(len(points), 'candidate')} on "
+        f"{board.name}{', emulated' if board.emulated else ''}; the picks are "
+        f"{', '.join(wording.trial_name(e.trial) for e in board.picks) or 'none'}",
+    )
+
+
+def distributions(board: BoardSection) -> Markup | None:
+    """Cumulative distribution of the raw samples, and their spread around their own median."""
+    shown = board.distributions
+    if not shown:
+        return None
+    colours = series_colours(shown)
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+        for item, colour in zip(shown, colours, strict=True):
+            values = np.sort(item.samples_ns) / 1e6
+            left.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=colour, linewidth=1.6)
+        _latency_axis(left, [float(v) / 1e6 for d in shown for v in np.quantile(d.samples_ns, (0.02, 0.98))])
+        left.set_xlabel("latency, ms")
+        left.set_ylabel("share of inferences at most this slow")
+        left.set_ylim(0, 1.02)
+        left.set_title("All samples")
+        _spread(right, shown, colours)
+        _watermark(left, board.emulated)
+
+    names = ", ".join("float" if d.is_float else wording.trial_name(d.trial) for d in shown)
+    return svg.figure_svg(
+        f"spread-{board.key}",
+        (9.6, 3.4),
+        draw,
+        title=f"Distribution of the latency samples of {names} on {board.name}{', emulated' if board.emulated else ''}",
+    )
+
+
+def canary_drift(board: BoardSection) -> Markup | None:
+    """Canary block medians over the run, relative to their median: how steady the board was."""
+    blocks = board.canary
+    if len(blocks) < 2:
+        return None
+    middle = median(block.median_ns for block in blocks)
+    relative = [100 * (block.median_ns / middle - 1) for block in blocks]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.axhline(0, color=svg.MUTED, linewidth=0.8)
+        for start, stop, even in _spans([(b.phase, b.trial) for b in blocks]):
+            if even:
+                axes.axvspan(start - 0.5, stop - 0.5, color=svg.GRID, alpha=0.5, linewidth=0)
+            phase, trial = blocks[start].phase, blocks[start].trial
+            label = wording.trial_name(trial) + ("*" if phase == "final" else "")
+            above = axes.get_xaxis_transform()
+            axes.text((start + stop - 1) / 2, 1.02, label, transform=above, ha="center", fontsize=8, color=svg.MUTED)
+        axes.plot(range(len(blocks)), relative, color=svg.ACCENT, linewidth=1, marker="o", markersize=2.6)
+        spread = max(2.0, 1.15 * max(abs(value) for value in relative))
+        axes.set_ylim(-spread, spread)
+        axes.set_xlim(-0.5, len(blocks) - 0.5)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{wording.signed(value, 0)} %"))
+        axes.set_ylabel("canary, from its median")
+        axes.set_xlabel("canary blocks by trial (* = finals)")
+        axes.set_xticks([])
+        axes.grid(False, axis="x")
+        _temperature(axes, board)
+        _watermark(axes, board.emulated)
+
+    return svg.figure_svg(
+        f"canary-{board.key}",
+        LOW,
+        draw,
+        title=f"Canary latency over the run on {board.name}{', emulated' if board.emulated else ''}: between "
+        f"{wording.signed(min(relative), 1)} % and {wording.signed(max(relative), 1)} % of its median",
+    )
+
+
+def series_colours(shown: Sequence[Distribution]) -> list[str]:
+    """Float has its own colour, picks take the series' in order."""
+    colours, used = [], 0
+    for item in shown:
+        colours.append(svg.FLOAT if item.is_float else svg.SERIES[used % len(svg.SERIES)])
+        used += not item.is_float
+    return colours
+
+
+def _point(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
+    x, (x_low, x_high), y, (y_low, y_high) = _place(entry, metric, scale)
+    colour, marker, size, filled, order = _mark(entry)
+    axes.errorbar(
+        [x],
+        [y],
+        xerr=[[max(x - x_low, 0)], [max(x_high - x, 0)]],
+        yerr=[[max(y - y_low, 0)], [max(y_high - y, 0)]],
+        fmt=marker,
+        markersize=size,
+        color=colour,
+        markerfacecolor=colour if filled else svg.PAPER,
+        markeredgewidth=1.4,
+        elinewidth=1.1,
+        capsize=2,
+        zorder=order,
+    )
+
+
+def _mark(entry: Entry) -> tuple[str, str, float, bool, int]:
+    """colour, marker, size, filled, drawing order"""
+    if entry.rank is not None:
+        return (svg.FLOAT if entry.is_float else svg.ACCENT), "o", 8.5, True, 5
+    if entry.is_float:
+        return svg.FLOAT, "s", 7, True, 4
+    if entry.broken or entry.result.verdict == "invalid":
+        return svg.BAD, "x", 6, True, 2
+    if "undecided" in entry.result.constraints.values():
+        return svg.WARN, "D", 5.5, False, 3
+    return svg.MUTED, "o", 5.5, False, 3
+
+
+def _place(entry: Entry, metric: str, scale: float) -> tuple[float, tuple[float, float], float, tuple[float, float]]:
+    """x and its interval in ms, y and its interval; the metric's bars are those of the paired difference to float."""
+    latency, score = entry.result.latency_ns, entry.result.metrics[metric]
+    if latency is None:
+        raise ValueError(f"trial {entry.trial} has no latency to place")
+    y = score.value * scale
+    if score.ci95 is None or score.difference is None:
+        bars = (y, y)
+    else:
+        bars = (y + (score.ci95[0] - score.difference) * scale, y + (score.ci95[1] - score.difference) * scale)
+    return latency.p50 / 1e6, (latency.ci95[0] / 1e6, latency.ci95[1] / 1e6), y, bars
+
+
+def _front(axes: Axes, points: Sequence[Entry], metric: str, scale: float) -> None:
+    """Staircase through the candidates that keep the constraints and that none other beats on both."""
+    higher = points[0].result.metrics[metric].higher_is_better
+    kept = sorted(
+        (_place(e, metric, scale)[0], _place(e, metric, scale)[2])
+        for e in points
+        if not e.broken and e.result.verdict != "invalid"
+    )
+    front: list[tuple[float, float]] = []
+    for x, y in kept:
+        if not front or (y > front[-1][1] if higher else y < front[-1][1]):
+            front.append((x, y))
+    if len(front) > 1:
+        xs, ys = zip(*front, strict=True)
+        axes.step(xs, ys, where="post", color=svg.ACCENT, linewidth=1.2, alpha=0.45, zorder=1)
+
+
+def _name_points(figure: Figure, axes: Axes, points: Sequence[Entry], metric: str, scale: float) -> None:
+    """Names beside picks and float, pushed apart vertically where they would overlap."""
+    named = [e for e in points if e.rank is not None or e.is_float]
+    leader = {"arrowstyle": "-", "color": svg.MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
+    figure.draw_without_rendering()  # places in points are known only after the layout
+    places = sorted(((*_place(e, metric, scale)[::2], e) for e in named), key=lambda p: p[1])
+    used: list[tuple[float, float]] = []
+    for x, y, entry in places:
+        px, py = (float(v) * 72 / figure.dpi for v in axes.transData.transform((x, y)))
+        level = py + 3
+        while any(abs(px - ux) < 100 and abs(level - uy) < 12 for ux, uy in used):
+            level += 2
+        used.append((px, level))
+        name = wording.trial_name(entry.trial)
+        label = f"float {name}" if entry.is_float else name
+        axes.annotate(
+            f"{label} · pick {entry.rank}" if entry.rank is not None else label,
+            (x, y),
+            xytext=(16, level - py),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            fontweight="bold" if entry.rank == 1 else "normal",
+            color=svg.INK,
+            zorder=6,
+            arrowprops=leader,
+        )
+
+
+def _focus(points: Sequence[Entry], metric: str, scale: float) -> tuple[float, float]:
+    """Range of the metric to draw: what keeps the constraints and float, and as much again on either side."""
+    kept = [e for e in points if not e.broken or e.is_float] or list(points)
+    bars = [bound for e in kept for bound in _place(e, metric, scale)[3]]
+    reach = max(bars) - min(bars)
+    return (min(bars) - reach, max(bars) + reach) if reach > 0 else (-np.inf, np.inf)
+
+
+def _edge_points(axes: Axes, outside: Sequence[Entry], metric: str, scale: float) -> None:
+    """Marks at the edge for candidates off the scale, each with its value."""
+    middle = sum(axes.get_ylim()) / 2
+    across = axes.get_xaxis_transform()
+    for row, entry in enumerate(sorted(outside, key=lambda e: _place(e, metric, scale)[2])):
+        x, _, y, _ = _place(entry, metric, scale)
+        low = y < middle
+        height = 0.03 + 0.055 * row if low else 0.97 - 0.055 * row
+        axes.plot([x], [height], "v" if low else "^", color=svg.BAD, markersize=6, transform=across)
+        note = f"{wording.trial_name(entry.trial)}: {y:.3g}"
+        axes.annotate(note, (x, height), xycoords=across, xytext=(8, 0), textcoords="offset points", va="center",
+                      fontsize=8.5, color=svg.BAD)  # fmt: skip
+
+
+def _spread(axes: Axes, shown: Sequence[Distribution], colours: Sequence[str]) -> None:
+    parts = [100 * (d.samples_ns / np.median(d.samples_ns) - 1) for d in shown]
+    reach = max(2.0, *(float(np.quantile(np.abs(p), 0.995)) for p in parts))
+    rows = list(range(len(shown), 0, -1))
+    for row, values, colour in zip(rows, parts, colours, strict=True):
+        counts, edges = np.histogram(np.clip(values, -reach, reach), bins=60, range=(-reach, reach))
+        height = 0.42 * np.repeat(counts / counts.max(), 2)
+        across = np.repeat(edges, 2)[1:-1]
+        axes.fill_between(across, row - height, row + height, color=colour, alpha=0.3, linewidth=0)
+        low, high = np.quantile(values, (0.25, 0.75))
+        axes.plot([max(low, -reach), min(high, reach)], [row, row], color=colour, linewidth=3.5, solid_capstyle="round")
+        axes.plot([0], [row], "o", color=svg.PAPER, markeredgecolor=colour, markersize=4)
+    axes.set_yticks(rows, ["float" if d.is_float else wording.trial_name(d.trial) for d in shown])
+    axes.set_xlim(-reach * 1.05, reach * 1.05)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{wording.signed(value, 0)} %"))
+    axes.set_xlabel("from the own median")
+    axes.set_title("Spread")
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def _temperature(axes: Axes, board: BoardSection) -> None:
+    values = [b.temperature_c for b in board.canary]
+    if all(value is None for value in values):
+        return
+    other = axes.twinx()
+    other.plot(range(len(values)), [np.nan if v is None else v for v in values], color=svg.WARN, linewidth=1, alpha=0.8)
+    other.set_ylabel("board, °C", color=svg.WARN)
+    other.tick_params(axis="y", labelcolor=svg.WARN, color=svg.WARN)
+    other.yaxis.set_major_locator(MaxNLocator(4))
+    other.grid(False)
+    low, high = other.get_ylim()
+    if high - low < 10:
+        other.set_ylim((low + high) / 2 - 5, (low + high) / 2 + 5)
+
+
+def _latency_axis(axes: Axes, values_ms: Sequence[float]) -> None:
+    """Logarithmic where the values span more than a factor of four."""
+    if min(values_ms) > 0 and max(values_ms) / min(values_ms) > 4:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _watermark(axes: Axes, emulated: bool) -> None:
+    if emulated:
+        axes.text(0.995, 0.03, "EMULATED", transform=axes.transAxes, ha="right", va="bottom", fontsize=11,
+                  fontweight="bold", color=svg.WARN, alpha=0.85, zorder=0)  # fmt: skip
+
+
+def _spans(keys: Sequence[tuple[str, int]]) -> list[tuple[int, int, bool]]:
+    """Runs of equal keys: (start, end after, whether shaded)."""
+    spans: list[tuple[int, int, bool]] = []
+    start = 0
+    for i in range(1, len(keys) + 1):
+        if i == len(keys) or keys[i] != keys[start]:
+            spans.append((start, i, len(spans) % 2 == 0))
+            start = i
+    return spans
