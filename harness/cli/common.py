@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from harness.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -20,17 +18,6 @@ preprocess_option = click.option(
 set_dim_option = click.option(
     "--set-dim", multiple=True, metavar="NAME=N", help="Fixes a dynamic dimension of the model; may be repeated."
 )
-
-
-def parse_set_dims(texts: Iterable[str]) -> dict[str, int]:
-    """``NAME=N`` pairs; raises :class:`ConfigError` naming the text that is none."""
-    sizes: dict[str, int] = {}
-    for text in texts:
-        name, _, size = text.rpartition("=")
-        if not name or not size.isdigit() or int(size) < 1:
-            raise ConfigError(f"--set-dim {text!r} is not NAME=N with N at least 1", hint="such as --set-dim width=320")
-        sizes[name] = int(size)
-    return sizes
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

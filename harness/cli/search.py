@@ -12,13 +12,13 @@ import click
 from harness.cli.common import (
     given,
     json_option,
-    parse_set_dims,
     preprocess_option,
     print_json,
     set_dim_option,
 )
 from harness.errors import ConfigError
 from harness.plan import Effort, Objective, Plan, Sampler, load_plan, make_plan
+from harness.quantize.shapes import parse_set_dims
 
 
 @click.command("search")

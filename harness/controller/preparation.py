@@ -60,7 +60,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     if plan.eval is None:
         # Labels of the calibration set must not decide: it is what the quantizer saw.
         evaluation = Dataset(evaluation.inputs, evaluation.raw, None, evaluation.origin, evaluation.notices)
-    float_outputs = run_float(model, evaluation.inputs, plan.batch)
+    float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
     metrics = resolve_metrics(plan.metrics, evaluation, model.outputs)
     notices = [
         *model.notices,
@@ -117,11 +117,11 @@ def accuracy_bounds(text: str | None, metrics: tuple[Metric, ...]) -> dict[str, 
     raise ConfigError(f"--min-accuracy {text!r} is about {wanted!r}, which is not measured", hint=f"metrics: {names}")
 
 
-def run_float(model: PreparedModel, inputs: Tensors, batch: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Outputs of the prepared float model on this host's CPU provider: [samples, ...] by output name."""
+def run_on_host(model: Path, inputs: Tensors, batch: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Outputs on this host's CPU provider: [samples, ...] by output name. Raises :class:`DataError`."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     fixed = session.get_inputs()[0].shape[0] if session.get_inputs()[0].shape else None
     step = fixed if isinstance(fixed, int) else batch

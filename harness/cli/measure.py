@@ -1,0 +1,101 @@
+"""``boardtune measure``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from harness.cli.common import json_option, preprocess_option, print_json, set_dim_option
+from harness.errors import ConfigError, ExitCode
+from harness.plan import Effort
+from harness.quantize.shapes import parse_set_dims
+from harness.results import BoardResult
+from harness.units import format_bytes, format_ns
+
+
+@click.command("measure")
+@click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
+@click.option("--model", type=click.Path(path_type=Path), help="Instead of the argument.")
+@click.option("--boards", default="local", show_default=True, help="Separated by commas.")
+@click.option("--eval", "data", help="Samples: .npz, folder, or module:function.  [default: seeded random inputs]")
+@click.option("--reference", type=click.Path(path_type=Path), help="Float model to compare the outputs with.")
+@click.option("--metric", "metrics", multiple=True, help="top1, top5, mae, mse, cosine, snr, module:function.")
+@click.option("--scope", type=click.Choice(["inference", "pipeline"]), default="inference", show_default=True)
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Samples per inference.")
+@click.option("--effort", type=click.Choice(get_args(Effort)), default="standard", show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@preprocess_option
+@set_dim_option
+@json_option
+def command(
+    model_argument: Path | None,
+    model: Path | None,
+    boards: str,
+    data: str | None,
+    reference: Path | None,
+    metrics: tuple[str, ...],
+    scope: str,
+    batch: int,
+    effort: Effort,
+    seed: int,
+    preprocess: Path | None,
+    set_dim: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Measure one MODEL, float or quantized, on boards, by the full protocol."""
+    from harness.controller.measuring import MeasureJob, measure
+    from harness.controller.outcome import board_json
+
+    path = model or model_argument
+    if path is None:
+        raise ConfigError("which model? Give it as an argument or with --model")
+    job = MeasureJob(
+        model=path,
+        boards=[name.strip() for name in boards.split(",") if name.strip()],
+        data=data,
+        reference=reference,
+        preprocess=preprocess,
+        set_dim=parse_set_dims(set_dim),
+        metrics=metrics,
+        batch=batch,
+        pipeline=scope == "pipeline",
+        effort=effort,
+        seed=seed,
+    )
+    measured = measure(job, tell=lambda message: click.echo(f"note: {message}", err=True))
+    if as_json:
+        print_json({name: board_json(result) for name, result in measured.results.items()})
+    else:
+        for name, result in measured.results.items():
+            for line in lines_of(name, result):
+                click.echo(line)
+    invalid = any(result.verdict == "invalid" for result in measured.results.values())
+    return int(ExitCode.MEASUREMENTS_INVALID if invalid else ExitCode.OK)
+
+
+def lines_of(name: str, result: BoardResult) -> list[str]:
+    """One board's result in words."""
+    stamp = " (emulated)" if result.emulated else ""
+    lines = [f"{name}{stamp}: {result.verdict}"]
+    lines += [f"  because {reason}" for reason in result.reasons]
+    latency = result.latency_ns
+    if latency is not None:
+        low, high = latency.ci95
+        tail = f", p90 {format_ns(latency.p90)}" if latency.p90 is not None else ""
+        lines.append(
+            f"  latency   {format_ns(latency.p50)}, 95 % within {format_ns(low)} to {format_ns(high)}{tail}"
+            f" ({latency.n} samples in {latency.blocks} blocks)"
+        )
+    if result.load_ns is not None:
+        first = f", first inference {format_ns(result.first_ns)}" if result.first_ns is not None else ""
+        lines.append(f"  load      {format_ns(result.load_ns)}{first}")
+    memory = f", peak memory {format_bytes(result.peak_memory_bytes)}" if result.peak_memory_bytes else ""
+    lines.append(f"  size      {format_bytes(result.artifact.size_bytes)}{memory}")
+    for metric, value in result.metrics.items():
+        difference = f" ({value.difference:+.4g} against the reference)" if value.difference is not None else ""
+        lines.append(f"  {metric:<9} {value.value:.6g}{difference} on {value.n} samples")
+    placed = {provider: len(nodes) for provider, nodes in result.placement.get("nodes", {}).items()}
+    lines += [f"  placement {count} nodes on {provider}" for provider, count in placed.items()]
+    return lines

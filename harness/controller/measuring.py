@@ -1,0 +1,164 @@
+"""One model on some boards, by the whole protocol and without a search: ``boardtune measure``. Starts no Ray."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device_agents.contract import Agent, Pipeline
+from harness.boards.agents import open_agent
+from harness.boards.host_lock import host_lock
+from harness.boards.registry import load_registry
+from harness.boards.schema import Board
+from harness.controller.board_session import BoardSession, MeasureRequest, Scoring
+from harness.controller.evaluation import EvaluationPart, sha256_file
+from harness.controller.policy import MeasurementPolicy
+from harness.controller.preparation import accuracy_bounds, read_preprocess, run_on_host
+from harness.data.dataset import Dataset
+from harness.data.metrics import resolve_metrics
+from harness.data.preprocess import Preprocess
+from harness.data.source import open_dataset, random_dataset
+from harness.errors import ConfigError
+from harness.plan import Effort
+from harness.quantize.identity import identity
+from harness.quantize.model_file import load_model, save_model
+from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
+from harness.results import ArtifactInfo, BoardResult
+from harness.search.constraints import Constraints
+from harness.tensors import TensorSpec
+
+RANDOM_SAMPLES = 8
+"""Inputs made up where none are given; timing cycles through them."""
+
+
+@dataclass(frozen=True)
+class MeasureJob:
+    """What ``measure`` is asked for."""
+
+    model: Path
+    boards: Sequence[str]
+    data: str | None = None
+    """Samples, as for a plan; ``None``: seeded random inputs."""
+    reference: Path | None = None
+    """Float model that accuracy is compared with."""
+    preprocess: Path | Mapping[str, Any] | None = None
+    set_dim: Mapping[str, int] | None = None
+    metrics: Sequence[str] = ()
+    batch: int = 1
+    pipeline: bool = False
+    effort: Effort = "standard"
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    results: Mapping[str, BoardResult]
+    notices: tuple[str, ...]
+    records: Mapping[str, Mapping[str, Any]]
+    """Board -> the measurement's record, blocks and all."""
+
+
+def measure(
+    job: MeasureJob,
+    *,
+    tell: Callable[[str], None] = lambda message: None,
+    agent_factory: Callable[[Board], Agent] = open_agent,
+) -> Measured:
+    """Measures on one board after the other. Raises ConfigError/ModelError/DataError before a board is touched,
+    :class:`AgentError` where a board or the model on it fails."""
+    registry = load_registry()
+    boards = [registry.get(name) for name in dict.fromkeys(job.boards)]
+    folder = Path(tempfile.mkdtemp(prefix="boardtune-"))
+    try:
+        model, inputs, outputs, notices = _deployable(job, folder)
+        preprocess = read_preprocess(job.preprocess)
+        dataset, told = _samples(job, inputs, preprocess)
+        notices += told
+        part, scoring = _evaluation(job, dataset, outputs, folder, raw=job.pipeline)
+        pipeline = _pipeline(job, preprocess, inputs, dataset)
+        info = ArtifactInfo(sha256_file(model), identity(model), model.stat().st_size)
+        policy = MeasurementPolicy(job.seed, job.effort, {board.name: board.noise for board in boards})
+        for notice in notices:
+            tell(notice)
+        results: dict[str, BoardResult] = {}
+        records: dict[str, Mapping[str, Any]] = {}
+        for board in boards:
+            session = BoardSession(board, clock_lock=host_lock().clock, agent_factory=agent_factory)
+            try:
+                session.open()
+                request = MeasureRequest(
+                    model=model,
+                    artifact=info,
+                    settings=policy.final(0, board.name),
+                    part=part,
+                    scoring=scoring,
+                    is_float=job.reference is None,
+                    batch=job.batch,
+                    pipeline=pipeline,
+                )
+                outcome = session.measure(request)
+            finally:
+                session.close()
+            results[board.name] = outcome.result
+            records[board.name] = outcome.record
+        return Measured(results, tuple(notices), records)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _deployable(
+    job: MeasureJob, folder: Path
+) -> tuple[Path, tuple[TensorSpec, ...], tuple[TensorSpec, ...], list[str]]:
+    """The file to send: the user's own, unless dimensions are fixed or its tensors lie beside it."""
+    model = load_model(job.model)
+    before = model.SerializeToString(deterministic=True)
+    notices = list(fix_dims(model, dict(job.set_dim or {}), job.model))
+    path = job.model
+    external = job.model.stat().st_size < len(before) // 2
+    if external or before != model.SerializeToString(deterministic=True):
+        path = folder / "model.onnx"
+        save_model(model, path)
+    inputs = tensor_specs(model_inputs(model))
+    if not inputs:
+        raise ConfigError("the model has no inputs: there is nothing to time", where=job.model)
+    return path, inputs, tensor_specs(list(model.graph.output)), notices
+
+
+def _samples(job: MeasureJob, inputs: Sequence[TensorSpec], preprocess: Preprocess | None) -> tuple[Dataset, list[str]]:
+    if job.data is None:
+        dataset = random_dataset(inputs, RANDOM_SAMPLES, job.seed)
+        return dataset, list(dataset.notices)
+    dataset = open_dataset(job.data, inputs, preprocess)
+    return dataset, list(dataset.notices)
+
+
+def _evaluation(
+    job: MeasureJob, dataset: Dataset, outputs: Sequence[TensorSpec], folder: Path, *, raw: bool
+) -> tuple[EvaluationPart, Scoring | None]:
+    if raw and dataset.raw is None:
+        raise ConfigError("the pipeline needs --preprocess and samples", hint="give both, or leave out --scope")
+    path = folder / "samples.npz"
+    dataset.save_npz(path, labels=False, raw=raw)
+    floats = run_on_host(job.reference, dataset.inputs, job.batch) if job.reference else {}
+    part = EvaluationPart("final", path, sha256_file(path), len(dataset), dataset.labels, floats)
+    if job.data is None or (dataset.labels is None and job.reference is None and not job.metrics):
+        return part, None
+    metrics = resolve_metrics(job.metrics, dataset, outputs)
+    if job.reference is None:
+        if job.metrics and (versus := [m.name for m in metrics if m.facts.versus_float]):
+            raise ConfigError(f"metric {versus[0]!r} compares with a float model", hint="give it with --reference")
+        metrics = tuple(metric for metric in metrics if not metric.facts.versus_float)
+    scores = {m.name: m.score(floats, dataset.labels, floats) for m in metrics} if job.reference else {}
+    return part, Scoring(metrics, accuracy_bounds(None, metrics) if metrics else {}, {"final": scores}, Constraints())
+
+
+def _pipeline(
+    job: MeasureJob, preprocess: Preprocess | None, inputs: Sequence[TensorSpec], dataset: Dataset
+) -> Pipeline | None:
+    if not job.pipeline or preprocess is None or dataset.raw is None:
+        return None
+    return preprocess.to_pipeline(inputs, dataset.raw)
