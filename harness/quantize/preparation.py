@@ -15,6 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
+import onnx.shape_inference
+import onnx.version_converter
 from onnx import ModelProto, TensorProto
 
 from harness.errors import ModelError
@@ -59,6 +62,7 @@ def prepare(
     work.notices += fix_dims(work.model, set_dims, path)
     if work.model.functions:
         work.model = onnx.inliner.inline_local_functions(work.model)
+    graphs.name_nodes(work.model)
     phase("loading the float model")
     _check_loads(work)
     if transform:
@@ -77,7 +81,7 @@ def facts_of(model: ModelProto) -> ModelFacts:
     """Facts for search spaces, of a prepared model."""
     constants = {t.name: t for g in graphs.all_graphs(model.graph) for t in g.initializer}
     nodes = list(graphs.all_nodes(model))
-    matmuls = (n for n in nodes if n.op_type == "MatMul" and n.input[1] in constants)
+    matmuls = (n for n in nodes if n.op_type in ("MatMul", "Gemm") and n.input[1] in constants)
     inputs = model_inputs(model)
     return ModelFacts(
         op_types=dict(sorted(Counter(node.op_type for node in nodes).items())),

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def main() -> int:
         )
     except ModelError as error:
         send({"error": {"message": error.message, "hint": error.hint, "where": error.where}})
+        return 0
+    except Exception as error:
+        # What no step foresaw is still about this model, and its owner should see it.
+        traceback.print_exc()
+        send({"error": {"message": f"cannot be prepared: {type(error).__name__}: {error}", "where": str(path)}})
         return 0
     facts = facts_of(model)
     prepared = {

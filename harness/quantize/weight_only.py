@@ -1,8 +1,8 @@
-"""Block-wise weights of MatMul in 4 or 8 bits, activations in float.
+"""Block-wise weights of MatMul and Gemm in 4 or 8 bits, activations in float.
 
-Two forms: ``QOperator`` makes ONNX Runtime's ``com.microsoft.MatMulNBits``; ``QDQ`` keeps MatMul and feeds it from a
-DequantizeLinear with a block size (opset 21). Layouts are those of the operators' specifications (ContribOperators.md,
-Operators.md). Round to nearest, as ONNX Runtime's default algorithm.
+Two forms: ``QOperator`` makes ONNX Runtime's ``com.microsoft.MatMulNBits``; ``QDQ`` keeps the operator and feeds it
+from a DequantizeLinear with a block size (opset 21). Layouts are those of the operators' specifications
+(ContribOperators.md, Operators.md). Round to nearest, as ONNX Runtime's default algorithm.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.version_converter
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from harness.quantize.graph import all_graphs, initializers_of, opset_of
+from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, initializers_of, opset_of
 from harness.recipes.axes import BITS, SIGNED
 from harness.recipes.recipe import Recipe
 
@@ -69,7 +70,7 @@ def quantize_blocks(matrix: npt.NDArray[np.float32], bits: int, block_size: int,
 
 
 def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Collection[str]) -> ModelProto:
-    """The model with the weights of its MatMul nodes in blocks; ``model`` is consumed."""
+    """The model with the weights of its MatMul and plain Gemm nodes in blocks; ``model`` is consumed."""
     if recipe.format == "QDQ" and opset_of(model) < _BLOCK_OPSET:
         model = onnx.version_converter.convert_version(model, _BLOCK_OPSET)
         model.ir_version = max(model.ir_version, _BLOCK_IR_VERSION)
@@ -97,15 +98,35 @@ def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Coll
 
 
 def _is_candidate(node: NodeProto, excluded: Collection[str]) -> bool:
-    return node.op_type == "MatMul" and node.domain in ("", "ai.onnx") and node.name not in excluded
+    if node.domain not in DEFAULT_DOMAINS or node.name in excluded:
+        return False
+    if node.op_type != "Gemm":
+        return node.op_type == "MatMul"
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return all(attributes.get(name, plain) == plain for name, plain in (("alpha", 1.0), ("beta", 1.0), ("transA", 0)))
+
+
+def _matrix(node: NodeProto, weight: TensorProto) -> npt.NDArray[np.float32]:
+    """The weight as [K, N], whichever way the node reads it."""
+    array: npt.NDArray[np.float32] = numpy_helper.to_array(weight)
+    return array.T if _is_transposed(node) else array
+
+
+def _is_transposed(node: NodeProto) -> bool:
+    return any(a.name == "transB" and a.i for a in node.attribute)
+
+
+def _prefix(node: NodeProto, weight: TensorProto, recipe: Recipe) -> str:
+    """Of the new tensors' names; nodes that read a weight alike share them."""
+    return f"{weight.name}_b{BITS[recipe.weight]}_{recipe.block_size}" + ("_t" if _is_transposed(node) else "")
 
 
 def _matmul_nbits(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[list[NodeProto], list[TensorProto]]:
     bits, block = BITS[recipe.weight], recipe.block_size or 0
     symmetric = recipe.weight in SIGNED
-    blocks = quantize_blocks(numpy_helper.to_array(weight), bits, block, symmetric)
+    blocks = quantize_blocks(_matrix(node, weight), bits, block, symmetric)
     columns = blocks.scales.shape[0]
-    prefix = f"{weight.name}_b{bits}_{block}"
+    prefix = _prefix(node, weight, recipe)
     tensors = [
         numpy_helper.from_array(_packed(blocks.codes, bits), f"{prefix}_codes"),
         numpy_helper.from_array(blocks.scales.reshape(-1), f"{prefix}_scales"),
@@ -114,11 +135,17 @@ def _matmul_nbits(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple
     if not symmetric:
         tensors.append(numpy_helper.from_array(_packed(blocks.zero_points, bits).reshape(-1), f"{prefix}_zeros"))
         inputs.append(tensors[-1].name)
-    made = helper.make_node(
-        "MatMulNBits", inputs, list(node.output), node.name,
-        domain=MICROSOFT, K=blocks.rows, N=columns, bits=bits, block_size=block,
-    )  # fmt: skip
-    return [made], tensors
+    bias = node.input[2] if len(node.input) > 2 else ""
+    product = f"{node.output[0]}_{prefix}_product" if bias else node.output[0]
+    made = [
+        helper.make_node(
+            "MatMulNBits", inputs, [product], node.name,
+            domain=MICROSOFT, K=blocks.rows, N=columns, bits=bits, block_size=block,
+        )
+    ]  # fmt: skip
+    if bias:
+        made.append(helper.make_node("Add", [product, bias], list(node.output), f"{node.name}_bias"))
+    return made, tensors
 
 
 def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
@@ -133,13 +160,13 @@ def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 def _qdq_nodes(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[list[NodeProto], list[TensorProto]]:
     bits, block = BITS[recipe.weight], recipe.block_size or 0
     symmetric = recipe.weight in SIGNED
-    blocks = quantize_blocks(numpy_helper.to_array(weight), bits, block, symmetric)
+    blocks = quantize_blocks(_matrix(node, weight), bits, block, symmetric)
     numpy_type = _QDQ_TYPES[recipe.weight]
     shift = 2 ** (bits - 1) if symmetric else 0
     columns = blocks.scales.shape[0]
     codes = (blocks.codes.reshape(columns, -1)[:, : blocks.rows].astype(np.int16) - shift).T
     zeros = (blocks.zero_points.astype(np.int16) - shift).T
-    prefix = f"{weight.name}_b{bits}_{block}"
+    prefix = _prefix(node, weight, recipe)
     scales = numpy_helper.from_array(np.ascontiguousarray(blocks.scales.T), f"{prefix}_scales")
     tensors = [
         numpy_helper.from_array(np.ascontiguousarray(codes).astype(numpy_type), f"{prefix}_codes"),
@@ -151,9 +178,12 @@ def _qdq_nodes(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[li
         "DequantizeLinear", [t.name for t in tensors], [output], f"{node.name}_DequantizeLinear",
         axis=0, block_size=block,
     )  # fmt: skip
-    matmul = _copy(node)
-    matmul.input[1] = output
-    return [dequantize, matmul], tensors
+    reading = _copy(node)
+    reading.input[1] = output
+    for attribute in reading.attribute:
+        if attribute.name == "transB":
+            attribute.i = 0
+    return [dequantize, reading], tensors
 
 
 def _drop_unused_initializers(model: ModelProto, graph: onnx.GraphProto) -> None:

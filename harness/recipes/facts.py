@@ -24,7 +24,7 @@ class ModelFacts:
     opset: int = 0
     """Of the default domain."""
     matmul_weights: int = 0
-    """MatMul nodes whose second operand is a constant matrix: what block-wise weights apply to."""
+    """MatMul and Gemm nodes whose second operand is a constant matrix: what block-wise weights apply to."""
 
     @property
     def weighted(self) -> tuple[str, ...]:
@@ -36,3 +36,8 @@ class ModelFacts:
         """Whether dynamic quantization has at least as much to work on as there are convolutions."""
         suitable = sum(self.op_types.get(name, 0) for name in _DYNAMIC_OPERATORS)
         return 0 < suitable >= self.op_types.get("Conv", 0)
+
+    @property
+    def suits_block_weights(self) -> bool:
+        """Whether weights of MatMul and Gemm are at least as many as convolutions."""
+        return 0 < self.matmul_weights >= self.op_types.get("Conv", 0)

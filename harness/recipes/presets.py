@@ -56,7 +56,7 @@ def quick_recipes(facts: ModelFacts) -> tuple[Recipe, ...]:
     dynamic = Recipe(scheme="dynamic", weight="int8", granularity="per_channel")
     if facts.suits_dynamic:
         recipes.insert(4, dynamic)
-    if facts.matmul_weights:
+    if facts.suits_block_weights:
         recipes.append(Recipe(scheme="weight_only", weight="int4", block_size=32, format="QOperator"))
     recipes.append(base.with_changes(calibration=Calibration("mse")))
     recipes.append(dynamic)
@@ -85,7 +85,7 @@ def _selection(source: ParameterSource, facts: ModelFacts) -> tuple[str, ...]:
 
 def _schemes(facts: ModelFacts, everything: bool) -> tuple[str, ...]:
     schemes = ["static", "float16"]
-    if facts.matmul_weights:
+    if facts.suits_block_weights:
         schemes.append("weight_only")
     if facts.suits_dynamic or everything:
         schemes.append("dynamic")
