@@ -9,14 +9,17 @@ import numpy.typing as npt
 
 from device_agents.contract import Tensors
 from harness.data.score import MetricFacts, Score
-from harness.errors import BoardtuneError
+from harness.errors import BoardtuneError, ExitCode
 
 
 class MetricFailed(BoardtuneError):
     """A metric cannot be computed from a candidate's outputs: not finite, wrong shape, or its function failed.
 
-    The candidate failed, not the run: record it and go on.
+    On a candidate, the candidate failed, not the run: record it and go on. On the float model's own outputs it is a
+    mistake in what was asked for, hence the exit code.
     """
+
+    exit_code = ExitCode.USAGE
 
 
 class Metric(Protocol):
