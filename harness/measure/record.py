@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ Kind = Literal["warmup", "block"]
 StopReason = Literal["interval", "futility", "max_blocks", "device_budget", "void", "failed", "unfinished"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockRecord:
     """One window or block as it was told, in order of time."""
 
@@ -36,11 +37,11 @@ class BlockRecord:
     after: BoardState
     peak_memory_bytes: int | None
 
-    @property
+    @cached_property
     def device_ns(self) -> int:
         return int(self.samples_ns.sum()) + (self.first_ns or 0)
 
-    @property
+    @cached_property
     def median_ns(self) -> float:
         return float(np.median(self.samples_ns))
 

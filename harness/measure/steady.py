@@ -14,6 +14,9 @@ from harness.measure.settings import MeasurementSettings
 CANARY_WARMUP = 0.2
 """Scale of the canary's warm-up against the candidate's: it is small, and known."""
 
+MAX_WINDOWS = 32
+"""Doubling windows reach any cap long before; a board that answers each with too few samples must not go on forever."""
+
 
 @dataclass
 class SteadyState:
@@ -49,7 +52,7 @@ class SteadyState:
 
     @property
     def capped(self) -> bool:
-        return self.elapsed_ns >= self.settings.warmup_cap_ns * self.scale
+        return self.elapsed_ns >= self.settings.warmup_cap_ns * self.scale or len(self.medians) >= MAX_WINDOWS
 
     @property
     def over(self) -> bool:

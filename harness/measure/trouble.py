@@ -57,15 +57,27 @@ def check_set(records: Sequence[BlockRecord], settings: MeasurementSettings, fen
                 f"{settings.drift_threshold:.0%})"
             )
             statistical.append(Finding(level, "drift", text))
-    slopes = [slope_change(r.samples_ns, settings.slope_threshold) for r in records]
-    sloped = [value for value, significant in slopes if significant]
-    if sloped:
-        worst = max(sloped, key=abs)
-        text = f"latency went {worst:+.1%} within one block (limit {settings.slope_threshold:.0%})"
-        statistical.append(Finding(level, "slope", text))
-    largest = max((value for value, _ in slopes), key=abs, default=None)
+    slopes = [(r.target, *slope_change(r.samples_ns, settings.slope_threshold)) for r in records]
+    for target in dict.fromkeys(r.target for r in records):
+        trend = _common_trend([(value, found) for name, value, found in slopes if name == target])
+        if trend is not None:
+            text = f"{target} went {trend:+.1%} within its blocks (limit {settings.slope_threshold:.0%})"
+            statistical.append(Finding(level, "slope", text))
+    largest = max((value for _, value, _ in slopes), key=abs, default=None)
     drift = DriftRecord(change, largest, bool(physical or statistical))
     return SetCheck(physical, tuple(statistical), drift)
+
+
+def _common_trend(slopes: Sequence[tuple[float, bool]]) -> float | None:
+    """Median of the significant slopes if at least half of a target's blocks, and two, have one in one direction.
+
+    A board that heats under load shows it in every block; noise that wanders slowly shows it in one now and then.
+    """
+    for sign in (1, -1):
+        same = [value for value, significant in slopes if significant and value * sign > 0]
+        if len(same) >= 2 and 2 * len(same) >= len(slopes):
+            return float(np.median(same))
+    return None
 
 
 def outliers_of(records: Sequence[BlockRecord], target: str) -> OutlierCounts:

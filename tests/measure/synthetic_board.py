@@ -13,6 +13,10 @@ from harness.measure.record import MeasurementResult
 from harness.measure.steps import CANARY, Cool, Step, TimedBlock, Warmup
 
 
+def STEADY(now_ns: float) -> float:  # noqa: N802 -- a constant that happens to be a function
+    return 1.0
+
+
 @dataclass
 class SyntheticBoard:
     """Latency of a sample: level(target) x environment(now) x block effect x lognormal noise, in nanoseconds."""
@@ -21,11 +25,13 @@ class SyntheticBoard:
     levels: dict[str, float] = field(default_factory=lambda: {CANARY: 1e6, "candidate": 5e6})
     noise: float = 0.01
     block_noise: float = 0.0
+    canary_noise: float = 1.0
+    """Share of the block noise the canary has."""
     session_noise: float = 0.0
     autocorrelation: float = 0.0
     warmup_amount: float = 0.0
     warmup_ns: float = 3e8
-    environment: Callable[[float], float] = lambda now_ns: 1.0
+    environment: Callable[[float], float] = STEADY
     throttled: Callable[[float], bool] = lambda now_ns: False
     spike_share: float = 0.0
     spike_factor: float = 3.0
@@ -58,7 +64,8 @@ class SyntheticBoard:
             first = int(self.levels[step.target] * 4)
         before = self.state()
         level = self.levels[step.target] * self.session_level[step.target]
-        level *= float(np.exp(self.rng.normal(0, self.block_noise)))
+        block_noise = self.block_noise * (self.canary_noise if step.target == CANARY else 1.0)
+        level *= float(np.exp(self.rng.normal(0, block_noise)))
         wanted = max(step.request.min_count, int(np.ceil(step.request.min_ns / level)))
         n = max(1, min(wanted, self.max_samples, int(np.ceil(step.request.max_ns / level))))
         stretch = max(1.0, wanted / n)  # time each kept sample stands for
@@ -69,12 +76,21 @@ class SyntheticBoard:
         values = level * np.exp(noise)
         if self.spike_share:
             values = np.where(self.rng.random(n) < self.spike_share, values * self.spike_factor, values)
+        if self.environment is STEADY and not self.warmup_amount:
+            self._pass(step.target, float(values.sum()) * stretch)
+            return self._block(values, first, before)
         samples = np.empty(n)
         for i in range(n):
             cold = self.warmup_amount * np.exp(-self.session_age[step.target] / self.warmup_ns)
             samples[i] = values[i] * (1 + cold) * self.environment(self.now_ns)
-            self.now_ns += samples[i] * stretch
-            self.session_age[step.target] += samples[i] * stretch
+            self._pass(step.target, samples[i] * stretch)
+        return self._block(samples, first, before)
+
+    def _pass(self, target: str, duration_ns: float) -> None:
+        self.now_ns += duration_ns
+        self.session_age[target] += duration_ns
+
+    def _block(self, samples: np.ndarray, first: int | None, before: BoardState) -> Block:
         return Block(
             boot_id=self.boot_id(self.now_ns),
             samples_ns=np.maximum(1, samples).astype(np.int64),
