@@ -43,7 +43,7 @@ class MetricResult:
     difference: float | None
     """Paired difference to float on the same samples, in the metric's own unit; ``None`` for the float model."""
     ci95: tuple[float, float] | None
-    """Interval of the paired difference."""
+    """Interval of the paired difference; of the value where ``difference`` is ``None``."""
     outcome: Outcome = "none"
     n: int = 0
     """Samples."""

@@ -79,10 +79,10 @@ class CustomMetric:
     def score(self, outputs: Tensors, labels: Array | None, float_outputs: Tensors) -> Score:
         """The function's score; pseudo-values float64 [groups] of the delete-a-group jackknife where it can be had.
 
-        Sample i is in group i mod groups for every model, so that candidate and float can be paired. For the F1
-        difference of two classifiers the nominal 95 % interval covers 94.6 % with a hundred changed answers, 94.0 % with
-        twenty-four and 92.7 % with ten (simulated; it is skew that is missed). There are no pseudo-values below two samples a group, or where the function fails on a part of the samples (say, because a
-        class is missing there).
+        Sample i is in group i mod groups for every model, so that candidate and float can be paired. There are no
+        pseudo-values below two samples a group, or where the function fails on a part of the samples (say, because a
+        class is missing there). For the F1 difference of two classifiers the nominal 95 % interval covers 94.6 % with
+        a hundred changed answers, 94.0 % with twenty-four and 92.7 % with ten (simulated; it misses the skew).
         """
         arrays = {name: _read_only(array) for name, array in outputs.items()}
         samples = len(next(iter(arrays.values())))

@@ -41,6 +41,10 @@ class Steps:
 
 def transform_input(name: str, array: Array, declared: InputPreprocess, model_dtype: str) -> tuple[Array, Array]:
     """``array`` [samples, ...] to (raw, ready); see :meth:`harness.data.preprocess.Preprocess.apply`."""
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"input {name!r}: {array.dtype.name} cannot be preprocessed", hint="Store numbers.")
+    if 0 in array.shape:
+        raise ConfigError(f"input {name!r}: stored samples of shape {array.shape[1:]} are empty")
     raw = array if declared.layout is None else geometry(name, array, declared)
     return raw, arithmetic(name, raw, declared, declared.dtype or model_dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,28 @@ def test_a_single_declaration_needs_an_image_among_several_inputs() -> None:
 def test_stored_shapes_that_do_not_fit_are_named(shape: tuple[int, ...], keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         declare(**keys).apply({"image": np.zeros(shape, np.uint8)}, [IMAGE])
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.full((2, 4, 4), "a"), "str32 cannot be preprocessed"),
+        (np.zeros((2, 4, 4), np.complex64), "complex64 cannot be preprocessed"),
+        (np.zeros((2, 0, 4), np.uint8), "are empty"),
+    ],
+)
+def test_stored_values_that_are_no_images_are_named(array: np.ndarray, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        declare(layout="NCHW", size=28, scale="1/255").apply({"image": array}, [IMAGE])
+
+
+def test_the_files_in_the_documentation_load(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "data-and-metrics.md"
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    loaded = [load(tmp_path, block) for block in blocks]
+    assert len(loaded) == 3
+    assert loaded[0] == declare(layout="NCHW", scale=1 / 255)
+    assert set(loaded[2].inputs) == {"image", "features"}
 
 
 def test_models_of_several_inputs_have_no_pipeline() -> None:
