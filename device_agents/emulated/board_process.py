@@ -1,44 +1,68 @@
 """Starts the uploaded runner on the emulated board: ``board_process.py MACHINE_FOLDER PYZ LIFE serve|child``.
 
-A script, not a module: it must put the *uploaded* zipapp on the path and make ``device_agents.runner`` mean it before
-anything of the platform is imported.
+A small process that hands its standard streams to the board's nursery, waits for the process born there and ends as
+that one ends. Where no nursery answers it becomes the runner itself. It imports next to nothing: it starts every time a
+model is loaded.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
+import json
 import os
 import signal
+import socket
 import sys
-from pathlib import Path
+import time
 
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """The server's spawner thread lives as long as the server, so its end is the server's."""
-    if sys.platform.startswith("linux"):
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+_NURSERY_WAIT_S = 20.0
+SOCKET = "nursery"
 
 
 def main(argv: list[str]) -> int:
-    machine, pyz, life, command = argv
-    _die_with_parent()
-    sys.path.insert(0, pyz)
-    runner = importlib.import_module("runner")
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-    importlib.import_module("device_agents")
-    sys.modules["device_agents.runner"] = runner
-    for name in ("errors", "platform", "ort"):
-        sys.modules[f"device_agents.runner.{name}"] = importlib.import_module(f"runner.{name}")
-    platform = importlib.import_module("device_agents.emulated.platform")
-    here = [sys.executable, "-P", str(Path(__file__).resolve()), machine, pyz, life, "child"]
-    status: int = runner.main([command], platform=platform.EmulatedPlatform(Path(machine), life, here))
+    connection = _connect(argv[0])
+    if connection is None:
+        from pathlib import Path
+
+        script = Path(__file__).with_name("nursery.py")
+        os.execv(sys.executable, [sys.executable, "-P", str(script), "direct", *argv])
+    request = {"argv": argv, "cwd": os.getcwd(), "environ": dict(os.environ)}
+    payload = json.dumps(request).encode()
+    socket.send_fds(connection, [len(payload).to_bytes(4, "big")], [0, 1, 2])
+    connection.sendall(payload)
+    # The streams are the other's now: the end of them must be seen when it ends.
+    for stream in (0, 1, 2):
+        os.close(stream)
+    answer = b""
+    while chunk := connection.recv(64):
+        answer += chunk
+    status = int(answer) if answer else 1
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -status)
     return status
+
+
+def _connect(machine: str) -> socket.socket | None:
+    """The nursery's socket, waiting for it while the board is still starting; ``None`` if there is none."""
+    # By a relative path: those of sockets may only be some hundred characters long.
+    here = os.open(".", os.O_RDONLY)
+    until = time.monotonic() + _NURSERY_WAIT_S
+    try:
+        os.chdir(machine)
+        while time.monotonic() < until:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(SOCKET)
+                return connection
+            except OSError:
+                connection.close()
+            if os.path.exists("no-nursery"):
+                return None
+            time.sleep(0.01)
+        return None
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 if __name__ == "__main__":

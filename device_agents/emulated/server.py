@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,6 +46,8 @@ WORK_FOLDER = ".boardtune"
 PYTHON = "python3"
 _COMMAND = re.compile(r"runner/([0-9a-f]{64})\.pyz")
 _PARENT_POLL_S = 0.5
+_BOOT_POLL_S = 0.05
+_HERE = Path(__file__).resolve()
 _CHUNK = 1 << 16
 
 
@@ -82,6 +85,8 @@ class BoardServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="spawner")
         self._links: set[Link] = set()
+        self._nursery = self._spawner.submit(self._open_nursery).result()
+        threading.Thread(target=self._watch_boot, daemon=True).start()
 
     def announce(self) -> None:
         key = self._host_key
@@ -130,7 +135,6 @@ class BoardServer:
 
     def execute(self, channel: paramiko.Channel, relpath: str) -> None:
         """Runs the uploaded runner on a channel, to its end."""
-        boot = self.machine.boot_id()
         try:
             if self.machine.strike("no_python"):
                 channel.sendall_stderr(f"sh: 1: exec: {PYTHON}: not found\n".encode())
@@ -146,9 +150,6 @@ class BoardServer:
             logger.info("command ended: %s", error)
         finally:
             channel.close()
-        if self.machine.boot_id() != boot:
-            for link in tuple(self._links):
-                link.close()
 
     def _start(self, folder: Path, relpath: str) -> subprocess.Popen[bytes] | None:
         # In the one spawner thread, which lives as long as the server: the child asks to die with it.
@@ -156,18 +157,46 @@ class BoardServer:
         expected = Path(relpath).stem
         if not pyz.is_file() or hashlib.sha256(pyz.read_bytes()).hexdigest() != expected:
             return None
-        script = Path(__file__).resolve().with_name("board_process.py")
+        script = str(_HERE.with_name("board_process.py"))
         life = uuid.uuid4().hex
-        command = [sys.executable, "-P", str(script), str(self._machine_folder), str(pyz), life, "serve"]
+        words = [script, str(self._machine_folder), str(pyz), life, "serve"]
+        # Isolated and without site-packages: it only hands over to the nursery.
+        return self._spawn(["-I", "-S", *words], folder)
+
+    def _open_nursery(self) -> subprocess.Popen[bytes]:
+        return self._spawn(["-P", str(_HERE.with_name("nursery.py")), "open", str(self._machine_folder)], self._home)
+
+    def _spawn(self, words: list[str], folder: Path) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE if words[0] == "-I" else None
         return subprocess.Popen(
-            command,
+            [sys.executable, *words],
             cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=pipe if pipe is not None else subprocess.DEVNULL,
+            stdout=pipe if pipe is not None else sys.stderr,
+            stderr=pipe,
             bufsize=0,
+            # One thread each: numpy's own would not survive a fork.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
+
+    # ---- boots ---------------------------------------------------------------------------------------------------
+
+    def _watch_boot(self) -> None:
+        """A new boot id means that the board lost its power: every process and every connection is gone."""
+        boot = self.machine.boot_id()
+        while True:
+            time.sleep(_BOOT_POLL_S)
+            if self._nursery.poll() is not None:
+                logger.warning("the nursery ended with status %s", self._nursery.returncode)
+                (self._machine_folder / "no-nursery").touch()
+                return
+            if self.machine.boot_id() != boot:
+                boot = self.machine.boot_id()
+                self._nursery.kill()
+                self._nursery.wait()
+                for link in tuple(self._links):
+                    link.close()
+                self._nursery = self._spawner.submit(self._open_nursery).result()
 
 
 class Gate(paramiko.ServerInterface):

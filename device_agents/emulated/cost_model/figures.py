@@ -32,14 +32,10 @@ def check(cost_model: CostModel) -> Iterator[Check]:
     """One check per figure. Raises :class:`KeyError` for a network that has no builder."""
     for figure in cost_model.figures:
         model = NETWORKS[figure.network](figure.precision == "int8")
-        result = estimate(
-            model, cost_model, input_shapes(model), providers=figure.providers, threads=figure.threads
-        )
+        result = estimate(model, cost_model, input_shapes(model), providers=figure.providers, threads=figure.threads)
         yield Check(figure, result.latency_ns / 1e6)
 
 
 def input_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """The declared shapes of a model whose inputs are all fixed."""
-    return {
-        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in model.graph.input
-    }
+    return {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in model.graph.input}
