@@ -7,8 +7,9 @@ from pathlib import Path
 from device_agents.contract import Agent
 from device_agents.ssh.target import SshTarget
 from harness.boards.folders import config_folder, runtime_folder
+from harness.boards.host_lock import host_lock_folder
 from harness.boards.schema import Board
-from harness.boards.transports import EmulatedSshTransport, LocalTransport, SshTransport
+from harness.boards.transports import LocalTransport, SshTransport
 from harness.errors import ConfigError
 
 
@@ -28,7 +29,7 @@ def open_agent(board: Board) -> Agent:
         return _local(board, transport)
     if isinstance(transport, SshTransport):
         return _ssh(board, transport)
-    return _emulated(board, transport)
+    return _emulated(board)
 
 
 def ssh_target(board: Board) -> SshTarget:
@@ -94,7 +95,7 @@ def _ssh(board: Board, transport: SshTransport) -> Agent:
     )
 
 
-def _emulated(board: Board, transport: EmulatedSshTransport) -> Agent:
+def _emulated(board: Board) -> Agent:
     from device_agents.emulated import emulated_agent
 
     if board.emulated is None:
@@ -104,5 +105,5 @@ def _emulated(board: Board, transport: EmulatedSshTransport) -> Agent:
         board.emulated,
         cache_bytes=board.cache_bytes,
         exclusive_sessions=board.runtime.exclusive_session,
-        root=None,
+        host_lock=host_lock_folder(),
     )

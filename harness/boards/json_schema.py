@@ -27,6 +27,9 @@ def board_file_schema() -> dict[str, Any]:
     partial_definitions = {f"Partial{name}": _partial(body) for name, body in definitions.items()}
     # Names are never inherited.
     partial_definitions["PartialMetadata"]["required"] = ["name"]
+    whole = _with_empty_values(whole)
+    partial = _with_empty_values(partial)
+    definitions = {name: _with_empty_values(body) for name, body in (definitions | partial_definitions).items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "boardtune board file",
@@ -39,7 +42,7 @@ def board_file_schema() -> dict[str, Any]:
         },
         "then": partial,
         "else": whole,
-        "$defs": {**definitions, **partial_definitions},
+        "$defs": definitions,
     }
 
 
@@ -48,6 +51,26 @@ def _partial(schema: dict[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] = _with_partial_references(copy.deepcopy(schema))
     changed.pop("required", None)
     return changed
+
+
+def _with_empty_values(schema: dict[str, Any]) -> dict[str, Any]:
+    """An empty value (``state:`` with every key commented out) means the default, for everything that has one."""
+    if isinstance(schema.get("anyOf"), list):
+        return {**schema, "anyOf": [_with_empty_values(option) for option in schema["anyOf"]]}
+    required = schema.get("required", [])
+    properties = {
+        name: body if name in required else _or_empty(body) for name, body in schema.get("properties", {}).items()
+    }
+    return {**schema, "properties": properties} if properties else schema
+
+
+def _or_empty(body: dict[str, Any]) -> dict[str, Any]:
+    options = body.get("anyOf", [])
+    if {"type": "null"} in options:
+        return body
+    kept: dict[str, Any] = {key: body[key] for key in ("description", "default", "title") if key in body}
+    constraint = {key: value for key, value in body.items() if key not in kept}
+    return {**kept, "anyOf": [constraint, {"type": "null"}]}
 
 
 def _with_partial_references(value: Any) -> Any:

@@ -79,6 +79,9 @@ class _Loaded:
     broken: list[BoardEntry] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
+    def errors(self) -> dict[str, ConfigError]:
+        return {entry.name: entry.error for entry in self.broken if entry.error is not None}
+
     def add_folder(self, folder: BoardFolder) -> None:
         claims: dict[str, list[BoardSource | BoardEntry]] = defaultdict(list)
         for path in _board_files(folder, self.notices):
@@ -113,9 +116,8 @@ def load_registry(dirs: Sequence[Path] | None = None) -> Registry:
     for folder in folders:
         loaded.add_folder(folder)
     entries = [*loaded.broken]
-    errors = {entry.name: entry.error for entry in loaded.broken if entry.error is not None}
     for name, source in loaded.sources.items():
-        entries.append(_entry(source, loaded.origins[name], loaded.sources, errors))
+        entries.append(_entry(source, loaded.origins[name], loaded.sources, loaded.errors()))
     rank = {folder.origin: index for index, folder in enumerate(folders)}
     entries.sort(key=lambda entry: (rank[entry.origin], entry.name, str(entry.path)))
     return Registry(tuple(entries), tuple(loaded.notices), folders)
@@ -129,10 +131,11 @@ def load_board_file(path: Path) -> Board:
     """
     source = read_source(path)
     loaded = _Loaded()
-    for folder in (BoardFolder(path.parent, str(path.parent)), *search_folders()):
-        loaded.add_folder(folder)
+    if source.extends is not None:
+        for folder in (BoardFolder(path.parent, str(path.parent)), *search_folders()):
+            loaded.add_folder(folder)
     sources = {**loaded.sources, source.name: source}
-    entry = _entry(source, str(path.parent), sources, {})
+    entry = _entry(source, str(path.parent), sources, loaded.errors())
     if entry.board is None:
         raise entry.error or ConfigError(
             "this is a family, not a board", where=path, hint="name a board that extends it"

@@ -7,7 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from device_agents.emulated.spec import EmulatedSpec
 from harness.boards.base import Flag, Number, Section, Text, Whole, invalid
@@ -106,6 +115,11 @@ class Provider(Section):
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        whole = handler(schema)
+        return {"description": cls.__doc__ or "", "anyOf": [{"type": "string", "examples": [*KNOWN_PROVIDERS]}, whole]}
 
 
 class Threads(Section):

@@ -121,7 +121,7 @@ class LocalTransport(Section):
     python: Text | None = None
     """Python interpreter that runs the models; default: the one boardtune runs in."""
     workdir: Annotated[Path, AfterValidator(_local_workdir)] | None = None
-    """Folder for models and the runner; default: a folder of boardtune's own in the user's cache."""
+    """Folder for models and the runner; default: ``~/.boardtune``."""
 
 
 class SshTransport(Section):

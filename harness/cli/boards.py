@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.common import json_option, print_json
 from harness.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from harness.boards.init import SshAddress
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
 
 
 @click.group(name="boards")
@@ -25,7 +24,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@_json
+@json_option
 def list_boards(as_json: bool) -> None:
     """Lists all boards, where they come from, and files that are broken."""
     from harness.boards.registry import load_registry
@@ -33,7 +32,7 @@ def list_boards(as_json: bool) -> None:
 
     registry = load_registry()
     if as_json:
-        text.print_json(text.list_json(registry))
+        print_json(text.list_json(registry))
         return
     for line in text.list_lines(registry):
         click.echo(line)
@@ -43,20 +42,19 @@ def list_boards(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@_json
+@json_option
 def show(name: str, as_json: bool) -> None:
     """Shows a board as boardtune understands it: defaults and families filled in, secrets only as references."""
     import yaml
 
     from harness.boards.registry import load_registry
-    from harness.cli import boards_text as text
 
     registry = load_registry()
     board = registry.get(name)
     content = board.model_dump(mode="json", exclude_none=True)
     entry = registry.entry(name)
     if as_json:
-        text.print_json({**content, "file": str(entry.path), "from": entry.origin})
+        print_json({**content, "file": str(entry.path), "from": entry.origin})
     else:
         click.echo(f"# {entry.path} ({entry.origin})")
         click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
@@ -67,7 +65,7 @@ def show(name: str, as_json: bool) -> None:
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Length of the self-test."
 )
-@_json
+@json_option
 def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
     """Connects to the boards named (or to all) and says what is wrong with them."""
     from harness.boards.check import check_board
@@ -91,7 +89,7 @@ def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
             for line in text.report_lines(report):
                 click.echo(line)
     if as_json:
-        text.print_json({"boards": [report.to_json() for report in reports]})
+        print_json({"boards": [report.to_json() for report in reports]})
     click.get_current_context().exit(int(max(report.exit_code for report in reports)))
 
 
@@ -106,7 +104,7 @@ def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
 )
 @click.option("--user", "in_user_folder", is_flag=True, help="Write to your configuration folder instead of ./boards.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@_json
+@json_option
 def init(
     name: str,
     ssh: str | None,
@@ -121,19 +119,22 @@ def init(
     """Writes a commented file for a new board."""
     from harness.boards.folders import config_folder
     from harness.boards.init import new_board
-    from harness.cli import boards_text as text
 
-    address = _address(ssh, local, ask=not as_json and sys.stdin.isatty())
+    address = _address(ssh, local, ask=not as_json and _somebody_is_here())
     where = folder or (config_folder() / "boards" if in_user_folder else Path("boards"))
     path = new_board(name, folder=where, ssh=address, template=template, key=key, overwrite=force)
     steps = [f"boardtune boards trust {name}"] if address is not None else []
     steps.append(f"boardtune boards check {name}")
     if as_json:
-        text.print_json({"board": name, "file": str(path), "next": steps})
+        print_json({"board": name, "file": str(path), "next": steps})
         return
     click.echo(f"wrote {path}")
     for number, step in enumerate(steps):
         click.echo(f"{'next:' if number == 0 else 'then:'} {step}")
+
+
+def _somebody_is_here() -> bool:
+    return sys.stdin.isatty()
 
 
 def _address(ssh: str | None, local: bool, *, ask: bool) -> SshAddress | None:
@@ -154,7 +155,7 @@ def _address(ssh: str | None, local: bool, *, ask: bool) -> SshAddress | None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--fingerprint", metavar="SHA256:…", help="Trust the key only if it has this fingerprint; do not ask.")
 @click.option("--replace", is_flag=True, help="Let a changed key replace the one enrolled.")
-@_json
+@json_option
 def trust(name: str, yes: bool, fingerprint: str | None, replace: bool, as_json: bool) -> None:
     """Enrols the host key of a board, after showing its fingerprint."""
     from device_agents.contract import AgentError
@@ -173,7 +174,7 @@ def trust(name: str, yes: bool, fingerprint: str | None, replace: bool, as_json:
             click.echo(line)
     asked = question.state == "new" or (question.state == "changed" and replace)
     if asked and fingerprint is None and not yes:
-        if as_json or not sys.stdin.isatty():
+        if as_json or not _somebody_is_here():
             raise ConfigError(
                 f"board {name!r} presents {question.key.algorithm} {question.key.fingerprint}, "
                 "and nobody is here to confirm it",
@@ -184,14 +185,14 @@ def trust(name: str, yes: bool, fingerprint: str | None, replace: bool, as_json:
             click.get_current_context().exit(int(ExitCode.USAGE))
     path = accept(question, fingerprint=fingerprint, replace=replace)
     if as_json:
-        text.print_json(text.trust_json(question, path))
+        print_json(text.trust_json(question, path))
     elif path is not None:
         click.echo(f"enrolled in {path}")
 
 
 @command.command()
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
-@_json
+@json_option
 def schema(out: Path | None, as_json: bool) -> None:
     """Prints the JSON Schema of board files, for editors."""
     from harness.boards.json_schema import board_file_schema
@@ -208,7 +209,7 @@ def schema(out: Path | None, as_json: bool) -> None:
             f"cannot be written: {error.strerror or error}", where=out, hint="choose another --out"
         ) from None
     if as_json:
-        text.print_json({"file": str(out)})
+        print_json({"file": str(out)})
     else:
         click.echo(f"wrote {out}; put this on the first line of a board file:")
         click.echo(f"# yaml-language-server: $schema={out.resolve().as_uri()}")
@@ -216,16 +217,15 @@ def schema(out: Path | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@_json
+@json_option
 def clean(name: str, as_json: bool) -> None:
     """Removes all that boardtune left on a board."""
     from harness.boards.clean import clean_board
     from harness.boards.registry import load_registry
-    from harness.cli import boards_text as text
 
     removed = clean_board(load_registry().get(name))
     if as_json:
-        text.print_json({"board": name, "removed": list(removed)})
+        print_json({"board": name, "removed": list(removed)})
         return
     for item in removed:
         click.echo(f"removed {item}")

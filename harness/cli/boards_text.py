@@ -30,10 +30,6 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def print_json(value: Any) -> None:
-    click.echo(json_text(value))
-
-
 def list_json(registry: Registry) -> dict[str, Any]:
     return {
         "boards": [_board_json(entry, entry.board) for entry in registry.entries if entry.board is not None],

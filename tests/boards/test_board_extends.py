@@ -122,7 +122,11 @@ def test_mistake_in_a_family_is_told_with_the_familys_line(write: Write) -> None
 
 
 def test_incomplete_family_is_well(write: Write) -> None:
-    write("f.yaml", "apiVersion: boardtune/v1\nkind: BoardFamily\nmetadata: {name: f}\ntransport: {user: pi}\n", header=False)
+    write(
+        "f.yaml",
+        "apiVersion: boardtune/v1\nkind: BoardFamily\nmetadata: {name: f}\ntransport: {user: pi}\n",
+        header=False,
+    )
     write("pi.yaml", "extends: f\nmetadata: {name: pi}\ntransport: {kind: ssh, host: pi}\n")
     registry = load_registry()
     assert registry.entry("f").error is None

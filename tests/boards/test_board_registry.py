@@ -132,7 +132,8 @@ def test_paths_are_relative_to_the_file_that_says_them(write: Write, monkeypatch
     path = write(
         "pi.yaml",
         "metadata: {name: pi}\n"
-        "transport: {kind: ssh, host: pi, key: keys/id, password: 'file:secret', passphrase: {file: ~/p}, workdir: bt}\n"
+        "transport: {kind: ssh, host: pi, key: keys/id, workdir: bt, "
+        "password: 'file:secret', passphrase: {file: ~/p}}\n"
         f"canary: {{model: own.onnx, sha256: {'a' * 64}}}\n",
     )
     board = load_registry().get("pi")

@@ -44,13 +44,17 @@ def test_sizes(text: str | int, size: int) -> None:
     assert TypeAdapter(SizeBytes).validate_python(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-1MB", "1e3", "8Mb", "8 M B", "1_000", "٣MB", "9" * 400, True, 1.5, None, [1]])
+@pytest.mark.parametrize(
+    "text", ["", "MB", "-1MB", "1e3", "8Mb", "8 M B", "1_000", "٣MB", "9" * 400, True, 1.5, None, [1]]
+)
 def test_what_is_no_size(text: Any) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(SizeBytes).validate_python(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("2m", 120), ("1.5h", 5400), (3, 3), ("3", 3)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("2m", 120), ("1.5h", 5400), (3, 3), ("3", 3)]
+)
 def test_durations(text: str | int, seconds: float) -> None:
     assert TypeAdapter(Seconds).validate_python(text) == pytest.approx(seconds)
 
@@ -61,7 +65,9 @@ def test_what_is_no_duration(text: Any) -> None:
         TypeAdapter(Seconds).validate_python(text)
 
 
-@pytest.mark.parametrize(("size", "text"), [(7, "7 B"), (2048, "2.0 KiB"), (209_715_200, "200.0 MiB"), (2**41, "2.0 TiB")])
+@pytest.mark.parametrize(
+    ("size", "text"), [(7, "7 B"), (2048, "2.0 KiB"), (209_715_200, "200.0 MiB"), (2**41, "2.0 TiB")]
+)
 def test_sizes_for_people(size: int, text: str) -> None:
     assert format_size(size) == text
 
@@ -102,7 +108,9 @@ def test_board_is_frozen_and_crosses_processes() -> None:
 
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
-words = st.text(min_size=1, max_size=12, alphabet=st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"))
+words = st.text(
+    min_size=1, max_size=12, alphabet=st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff")
+)
 texts = st.dictionaries(words, words, max_size=3)
 references = st.one_of(
     st.from_regex(r"env:[A-Z_][A-Z0-9_]{0,10}", fullmatch=True),
@@ -140,7 +148,10 @@ boards = st.fixed_dictionaries(
             {},
             optional={
                 "providers": st.lists(
-                    provider, min_size=1, max_size=3, unique_by=lambda item: item if isinstance(item, str) else item["name"]
+                    provider,
+                    min_size=1,
+                    max_size=3,
+                    unique_by=lambda item: item if isinstance(item, str) else item["name"],
                 ),
                 "threads": st.fixed_dictionaries({"intra": st.integers(1, 64)}, optional={"inter": st.integers(1, 8)}),
                 "graph_optimization": st.sampled_from(["disabled", "basic", "extended", "all"]),
@@ -159,7 +170,9 @@ boards = st.fixed_dictionaries(
                 "min_offload": st.floats(0, 1),
             },
         ),
-        "recovery": st.fixed_dictionaries({}, optional={"retries": st.integers(0, 20), "cool_down_s": st.floats(0, 100)}),
+        "recovery": st.fixed_dictionaries(
+            {}, optional={"retries": st.integers(0, 20), "cool_down_s": st.floats(0, 100)}
+        ),
         "cache_bytes": st.one_of(st.just("1GiB"), st.integers(1, 2**50)),
     },
 )
