@@ -62,7 +62,7 @@ class RunnerLink:
             self._make(deadline)
 
     def renew(self, deadline: Deadline) -> None:
-        """A new link whatever the state of the old one; keeps trying, for the board may be booting. Any boot id will do."""
+        """A new link whatever the state of the old one. Keeps trying: the board may be booting. Any boot id will do."""
         self.drop("the board was recovered since")
         self._boot_id = None
         self._wanted = True

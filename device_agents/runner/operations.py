@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import frames
@@ -17,7 +18,7 @@ from .store import ModelStore, clean
 
 Answer = Tuple[Dict[str, Any], Sequence[frames.Buffer]]
 _MAX_DEADLINE_S = 86400.0
-_PROFILE_LIMIT_S = 60.0
+_PROFILE_LEAST_S, _PROFILE_MOST_S = 5.0, 60.0
 
 
 class _Loaded:
@@ -102,19 +103,21 @@ class Operations:
         path = self._store.path(sha256)
         command = {"op": "load", "path": path, "options": header["options"], "pipeline": header.get("pipeline")}
         deadline_s = _deadline(header)
+        until = time.monotonic() + deadline_s
         alone = bool(header.get("alone"))
         # Two sessions at once disturb each other on some accelerators: there the profiled run comes before the load.
         # Elsewhere it comes after, so that it cannot warm anything up for the load that is timed.
-        profile = self._profile(sha256, path, header["options"], deadline_s) if alone else []
+        profile = self._profile(sha256, path, header["options"], deadline_s / 3, None) if alone else []
         child = ChildProcess(self._platform, self._folder)
         try:
-            reply, _ = child.ask(command, (), deadline_s)
+            reply, _ = child.ask(command, (), until - time.monotonic())
         except RunnerError:
             child.kill()
             raise
         self._sessions[request] = _Loaded(child, sha256)
         if not alone:
-            profile = self._profile(sha256, path, header["options"], deadline_s)
+            left_s = until - time.monotonic()
+            profile = self._profile(sha256, path, header["options"], left_s / 2, int(reply["load_ns"]))
         providers = [str(name) for name, _ in header["options"]["providers"]]
         answer = {key: reply[key] for key in ("load_ns", "inputs", "outputs", "compiled_sha256", "peak_memory_bytes")}
         answer["session"] = request
@@ -163,16 +166,21 @@ class Operations:
         finally:
             child.kill()
 
-    def _profile(self, sha256: str, path: str, options: Any, deadline_s: float) -> List[KernelTime]:
+    def _profile(
+        self, sha256: str, path: str, options: Any, limit_s: float, load_ns: Optional[int]
+    ) -> List[KernelTime]:
         """Kernels of a profiled inference; empty where it fails, for then the receipt has one source less.
 
-        Once per model and options: placement does not change between loads.
+        Once per model and options: placement does not change between loads. A model that loads in ``load_ns`` but does
+        not end a single inference must not hold up its load for long.
         """
         key = sha256 + json.dumps(options, sort_keys=True)
         if key not in self._profiles:
+            patience_s = _PROFILE_MOST_S if load_ns is None else _PROFILE_LEAST_S + 20 * load_ns / 1e9
+            limit = min(limit_s, patience_s, _PROFILE_MOST_S)
             command = {"op": "profile", "path": path, "options": options, "folder": self._temporary}
             try:
-                reply, _ = self._ask_once(command, min(deadline_s, _PROFILE_LIMIT_S))
+                reply, _ = self._ask_once(command, limit)
             except RunnerError:
                 return []
             self._profiles[key] = [

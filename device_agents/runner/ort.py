@@ -22,7 +22,12 @@ _DTYPES = {
 }  # fmt: skip
 
 _OUT_OF_MEMORY = ("bad_alloc", "failed to allocate memory", "out of memory", "bfcarena", "cannot allocate memory")
-_UNSUPPORTED = ("not_implemented", "could not find an implementation", "is not a registered function/op")
+_UNSUPPORTED = (
+    "not_implemented",
+    "could not find an implementation",
+    "is not a registered function/op",
+    "no op registered for",
+)
 _BAD_INPUT = ("invalid_argument", "required inputs", "invalid feed input name", "got invalid dimensions")
 
 
