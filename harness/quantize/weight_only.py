@@ -101,9 +101,11 @@ def _is_candidate(node: NodeProto, excluded: Collection[str]) -> bool:
     if node.domain not in DEFAULT_DOMAINS or node.name in excluded:
         return False
     if node.op_type != "Gemm":
-        return node.op_type == "MatMul"
+        return bool(node.op_type == "MatMul")
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return all(attributes.get(name, plain) == plain for name, plain in (("alpha", 1.0), ("beta", 1.0), ("transA", 0)))
+    return all(
+        bool(attributes.get(name, plain) == plain) for name, plain in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
+    )
 
 
 def _matrix(node: NodeProto, weight: TensorProto) -> npt.NDArray[np.float32]:
