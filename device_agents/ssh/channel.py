@@ -18,7 +18,10 @@ _BLOCK = 32768 - 64
 _TAIL_BYTES = 8192
 _SETTLE_S = 2.0
 """For the exit status, or the end of the link, to arrive after the end of the stream."""
-_NOT_FOUND = re.compile(r"not found|No such file|is not recognized|cannot execute|Permission denied", re.IGNORECASE)
+_NOT_FOUND_STATUS = (126, 127, 9009)
+"""POSIX shells' "cannot be executed" and "not found", and the latter of Windows' cmd."""
+_NOT_FOUND_WORDS = re.compile(r"Command not found|is not recognized as", re.IGNORECASE)
+"""What csh and PowerShell say, with status 1."""
 
 
 class SshChannel:
@@ -89,7 +92,9 @@ class SshChannel:
                     ) from error
                 continue
             except (OSError, EOFError, paramiko.SSHException) as error:
-                raise self._gone(str(error)) from error
+                if deadline.passed:  # the network took nothing until now, and the guard gave up
+                    raise DeviceTimeout(f"the board took no data within {deadline.seconds:g} s") from error
+                raise self._gone(str(error) or type(error).__name__) from error
             if sent == 0:
                 raise self._gone("its input is closed")
             return sent
@@ -110,7 +115,7 @@ class SshChannel:
         tail = self.stderr_tail()
         if self._received or not status:
             return
-        if status in (126, 127, 9009) or _NOT_FOUND.search(tail):
+        if status in _NOT_FOUND_STATUS or _NOT_FOUND_WORDS.search(tail):
             said = (tail.strip().splitlines() or ["no such program"])[-1]
             raise BoardUnfit(
                 f"cannot run {self._python!r} on the board (exit status {status}): {said}",

@@ -242,7 +242,9 @@ class Sftp:
             self.close()
             raise DeviceTimeout(f"the SFTP server took no data within {deadline.seconds:g} s") from error
         except (OSError, EOFError, paramiko.SSHException) as error:
-            raise LinkError(f"the SFTP connection broke: {error}") from error
+            if deadline.passed:  # the network took nothing until now, and the guard gave up
+                raise DeviceTimeout(f"the board took no data within {deadline.seconds:g} s") from error
+            raise LinkError(f"the SFTP connection broke: {error or type(error).__name__}") from error
 
 
 class _Reader:

@@ -17,7 +17,15 @@ from device_agents.ssh.command import command_line, is_windows, sftp_path
 from device_agents.transport import Channel, Deadline
 from tests.ssh.openssh import OpenSshServer, running_sshd
 
-ECHO = b"import sys\nwhile True:\n  data = sys.stdin.buffer.read1(1 << 16)\n  if not data: break\n  sys.stdout.buffer.write(data); sys.stdout.buffer.flush()\n"
+ECHO = b"""
+import sys
+while True:
+    data = sys.stdin.buffer.read1(1 << 16)
+    if not data:
+        break
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+"""
 
 
 @pytest.fixture
