@@ -140,7 +140,7 @@ def _pareto_key(board: BoardSection, limited: bool) -> Markup:
     items += [("undecided", "warn", "hollow dia")] if any(_undecided(e) for e in kept) else []
     entries = [el("li", _dot(colour, shape), label) for label, colour, shape in items]
     if any(e.broken for e in plain):
-        entries.append(el("li", el("i", "×", class_="cross", style="color:var(--bad)"), "breaks a constraint"))
+        entries.append(el("li", el("i", "× ▼", class_="cross", style="color:var(--bad)"), "breaks a constraint"))
     if limited:
         entries.append(el("li", _dot("bad", "line"), "latency limit"))
     return el("ul", *entries, class_="key", aria_hidden="true")

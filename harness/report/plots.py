@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -14,8 +15,10 @@ from harness.report import svg, wording
 from harness.report.data import BoardSection, Distribution, Entry
 from harness.report.markup import Markup
 
-WIDE = (9.6, 4.3)
-LOW = (9.6, 2.6)
+WIDE = (12.4, 4.8)
+MIDDLE = (12.4, 3.9)
+LOW = (12.4, 3.0)
+"""Inches; the page scales them to its width."""
 
 
 def pareto(board: BoardSection, metric: str, units: Mapping[str, str], limit_ns: float | None = None) -> Markup | None:
@@ -66,8 +69,8 @@ def distributions(board: BoardSection) -> Markup | None:
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
         for item, colour in zip(shown, colours, strict=True):
-            values = np.sort(item.samples_ns) / 1e6
-            left.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=colour, linewidth=1.6)
+            values, shares = _cumulative(item.samples_ns)
+            left.step(values, shares, where="post", color=colour, linewidth=1.6)
         _latency_axis(left, [float(v) / 1e6 for d in shown for v in np.quantile(d.samples_ns, (0.02, 0.98))])
         left.set_xlabel("latency, ms")
         left.set_ylabel("share of inferences at most this slow")
@@ -79,7 +82,7 @@ def distributions(board: BoardSection) -> Markup | None:
     names = ", ".join("float" if d.is_float else wording.trial_name(d.trial) for d in shown)
     return svg.figure_svg(
         f"spread-{board.key}",
-        (9.6, 3.4),
+        MIDDLE,
         draw,
         title=f"Distribution of the latency samples of {names} on {board.name}{', emulated' if board.emulated else ''}",
     )
@@ -96,12 +99,16 @@ def canary_drift(board: BoardSection) -> Markup | None:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         axes.axhline(0, color=svg.MUTED, linewidth=0.8)
-        for start, stop, even in _spans([(b.phase, b.trial) for b in blocks]):
+        spans = _spans([(b.phase, b.trial) for b in blocks])
+        stride = -(-len(spans) // 20)  # so that the names do not run into each other
+        for index, (start, stop, even) in enumerate(spans):
             if even:
                 axes.axvspan(start - 0.5, stop - 0.5, color=svg.GRID, alpha=0.5, linewidth=0)
             phase, trial = blocks[start].phase, blocks[start].trial
             label = wording.trial_name(trial) + ("*" if phase == "final" else "")
             above = axes.get_xaxis_transform()
+            if index % stride:
+                continue
             axes.text((start + stop - 1) / 2, 1.02, label, transform=above, ha="center", fontsize=8, color=svg.MUTED)
         axes.plot(range(len(blocks)), relative, color=svg.ACCENT, linewidth=1, marker="o", markersize=2.6)
         spread = max(2.0, 1.15 * max(abs(value) for value in relative))
@@ -246,6 +253,13 @@ def _edge_points(axes: Axes, outside: Sequence[Entry], metric: str, scale: float
                       fontsize=8.5, color=svg.BAD)  # fmt: skip
 
 
+def _cumulative(samples_ns: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Milliseconds and shares of the empirical distribution; at most 401 steps, both ends always among them."""
+    values = np.sort(samples_ns) / 1e6
+    kept = np.unique(np.linspace(0, len(values) - 1, min(len(values), 401)).round().astype(np.int64))
+    return values[kept], (kept + 1) / len(values)
+
+
 def _spread(axes: Axes, shown: Sequence[Distribution], colours: Sequence[str]) -> None:
     parts = [100 * (d.samples_ns / np.median(d.samples_ns) - 1) for d in shown]
     reach = max(2.0, *(float(np.quantile(np.abs(p), 0.995)) for p in parts))
@@ -273,14 +287,16 @@ def _temperature(axes: Axes, board: BoardSection) -> None:
     if all(value is None for value in values):
         return
     other = axes.twinx()
-    other.plot(range(len(values)), [np.nan if v is None else v for v in values], color=svg.WARN, linewidth=1, alpha=0.8)
+    shown = [np.nan if value is None else value for value in values]
+    other.plot(range(len(values)), shown, color=svg.WARN, linewidth=1, linestyle=(0, (5, 2)), alpha=0.9)
     other.set_ylabel("board, °C", color=svg.WARN)
     other.tick_params(axis="y", labelcolor=svg.WARN, color=svg.WARN)
     other.yaxis.set_major_locator(MaxNLocator(4))
     other.grid(False)
-    low, high = other.get_ylim()
-    if high - low < 10:
-        other.set_ylim((low + high) / 2 - 5, (low + high) / 2 + 5)
+    known = [value for value in values if value is not None]
+    # In the upper part and over at least a few degrees, so that it does not lie on the canary's own line.
+    span = max(max(known) - min(known), 3.0)
+    other.set_ylim(max(known) - 4 * span, max(known) + span / 3)
 
 
 def _latency_axis(axes: Axes, values_ms: Sequence[float]) -> None:
@@ -295,7 +311,7 @@ def _latency_axis(axes: Axes, values_ms: Sequence[float]) -> None:
 def _watermark(axes: Axes, emulated: bool) -> None:
     if emulated:
         axes.text(0.995, 0.03, "EMULATED", transform=axes.transAxes, ha="right", va="bottom", fontsize=11,
-                  fontweight="bold", color=svg.WARN, alpha=0.85, zorder=0)  # fmt: skip
+                  fontweight="bold", color=svg.WARN, alpha=0.85, zorder=10)  # fmt: skip
 
 
 def _spans(keys: Sequence[tuple[str, int]]) -> list[tuple[int, int, bool]]:

@@ -343,7 +343,7 @@ def candidates_json(run: RunDirectory, picks: Mapping[str, Sequence[int]]) -> di
             if candidate["trial"] in picks.get(name, ()):
                 rank = list(picks[name]).index(candidate["trial"])
                 board["reason"] = reasons[rank % len(reasons)]
-    baseline = next((c["boards"] for c in candidates if c["trial"] == 0), {})
+    baseline = next((c["boards"] for c in candidates if c["recipe"]["scheme"] == "float32"), {})
     return {
         "candidates": candidates,
         "picks": {name: list(trials) for name, trials in picks.items()},

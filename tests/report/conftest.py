@@ -1,0 +1,6 @@
+"""The builder of synthetic runs is shared with the ledger's tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "ledger"))
