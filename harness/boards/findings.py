@@ -67,7 +67,7 @@ def from_error(error: AgentError | BoardtuneError, board: str) -> Finding:
         return Finding("error", f"{where}{error.message}", error.hint)
     kinds = [cls.__name__ for cls in type(error).__mro__]
     usual = next((_HINTS[kind] for kind in kinds if kind in _HINTS), "")
-    return Finding("error", error.message, error.hint or usual.replace("NAME", board))
+    return Finding("error", error.message, (error.hint or usual).replace("boards trust NAME", f"boards trust {board}"))
 
 
 def from_self_test(findings: Mapping[str, str], *, shared: bool) -> Sequence[Finding]:

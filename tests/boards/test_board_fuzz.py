@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,15 +46,15 @@ def load(data: bytes) -> Board | None:
         path = Path(folder) / "a.yaml"
         path.write_bytes(data)
         (entry,) = load_registry([Path(folder)]).entries
-        try:
-            board = load_board_file(path)
-        except ConfigError as error:
-            assert error.where.startswith(str(path))
-            assert error.message
+        if entry.error is not None:
             assert entry.board is None
-            return None
-        assert entry.board == board
-        return board
+            assert entry.error.where.startswith(str(path))
+            assert entry.error.message
+            with pytest.raises(ConfigError):
+                load_board_file(path)
+        elif entry.board is not None:
+            assert load_board_file(path) == entry.board
+        return entry.board
 
 
 @settings(max_examples=150, deadline=None)
