@@ -137,7 +137,7 @@ class Ledger:
             seq, crc, lines = self._seq, self._crc, []
             events = tuple(events)
             for event in events:
-                passing(f"ledger.before.{event['event']}")
+                passing(f"line.before.{event['event']}")
                 if clash := _RESERVED & event.keys():
                     raise LedgerError(f"an event may not carry {sorted(clash)}: {event!r:.200}")
                 line, crc = seal(event, seq, time, crc)
@@ -146,7 +146,7 @@ class Ledger:
             self._write(b"".join(lines))
             self._seq, self._crc = seq, crc
             for event in events:
-                passing(f"ledger.after.{event['event']}")
+                passing(f"line.after.{event['event']}")
 
     def close(self) -> None:
         with self._lock:

@@ -102,7 +102,12 @@ def _board(data: ReportData, board: BoardSection) -> Markup:
         )
     )
     if len(board.candidates) > len(board.picks):
-        parts.append(_details(f"All {len(board.candidates)} candidates", all_table(data, board)))
+        parts.append(
+            _details(
+                join(f"All {len(board.candidates)} candidates", badge(board.emulated, small=True)),
+                all_table(data, board),
+            )
+        )
     parts.extend(_pick_details(data, board, entry) for entry in board.picks)
     return el("section", *parts, class_="card", aria_labelledby=board.key)
 
@@ -116,7 +121,7 @@ def _board_line(board: BoardSection) -> str:
         f"{wording.duration(board.device_seconds)} of device time",
     ]
     line = " · ".join(str(word) for word in words if word)
-    return f"{line}. Latencies are modelled, not measured on the real device." if board.emulated else line
+    return f"{line}. Latencies come from the emulation, not from the real device." if board.emulated else line
 
 
 def _figure(

@@ -45,6 +45,8 @@ def losses_table(data: ReportData) -> Markup | None:
     for board in data.boards:
         for number, status, cause, message in board.dropped:
             trial = data.trials.get(number)
+            if trial is not None and trial.status == status:
+                continue  # it ended so as a whole, and that row says why for each board
             rows.append((status, cause, number, trial.label if trial else "", message, board.name))
     if not rows:
         return None

@@ -200,7 +200,7 @@ def test_every_line_is_flushed_before_append_returns(tmp_path: Path, monkeypatch
     assert calls == ["write", "fsync"]
 
 
-@pytest.mark.parametrize("place", ["ledger.before.proposed", "ledger.after.proposed"])
+@pytest.mark.parametrize("place", ["line.before.proposed", "line.after.proposed"])
 def test_killed_around_a_line(tmp_path: Path, place: str) -> None:
     code = (
         "from pathlib import Path; from harness.ledger import events as ev; from harness.ledger.ledger import Ledger\n"
