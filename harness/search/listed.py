@@ -15,9 +15,10 @@ class ListedProposer:
     """The float32 baseline, then every other recipe of the list once."""
 
     def __init__(self, entries: Iterable[Entry], origin: Origin = "enumerated") -> None:
-        unique = {recipe.digest: (recipe, params) for recipe, params in reversed(list(entries))}
-        unique.pop(FLOAT32.digest, None)
-        self._entries: tuple[Entry, ...] = ((FLOAT32, {}), *reversed(unique.values()))
+        unique: dict[str, Entry] = {FLOAT32.digest: (FLOAT32, {})}
+        for recipe, params in entries:
+            unique.setdefault(recipe.digest, (recipe, params))
+        self._entries = tuple(unique.values())
         self._origin: Origin = origin
 
     def ask(self, number: int) -> Proposal | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.errors import ConfigError
 from harness.recipes.recipe import Recipe
 from harness.recipes.space import ContinuousSpaceError, Space
 
@@ -105,8 +106,12 @@ def walk(space: Space) -> Iterator[tuple[Recipe, dict[str, Any]]]:
     prefix: list[int] | None = []
     while prefix is not None:
         source = _PathSource(prefix)
-        recipe = space.suggest(source)
-        if recipe.digest not in seen:
+        recipe: Recipe | None
+        try:
+            recipe = space.suggest(source)
+        except ConfigError:
+            recipe = None  # a combination the recipe itself refuses
+        if recipe is not None and recipe.digest not in seen:
             seen.add(recipe.digest)
             yield recipe, source.params
         prefix = next(
