@@ -29,8 +29,9 @@ def emulated_agent(
     ``root`` is the board's private folder and is kept; ``None`` means a temporary one. ``host_lock`` is the folder of
     the :class:`~device_agents.host_lock.HostLock` whose clocks the board's real execution makes way for.
     """
-    from .agent import EmulatedAgent
+    from device_agents.runner_agent import RunnerAgent
 
-    return EmulatedAgent(
-        name, spec, cache_bytes=cache_bytes, exclusive_sessions=exclusive_sessions, root=root, host_lock=host_lock
-    )
+    from .transport import EmulatedTransport
+
+    transport = EmulatedTransport(name, spec, root=root, host_lock=host_lock)
+    return RunnerAgent(name, transport, cache_bytes=cache_bytes, exclusive_sessions=exclusive_sessions)

@@ -46,8 +46,10 @@ class ServerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def stop(self) -> None:
-        """Ends the server and what it started; never raises."""
+    def stop(self, *, suspend: bool) -> None:
+        """Ends the server and what it started; never raises. ``suspend``: the next launch goes on with this boot."""
+        if suspend and self.alive():
+            Machine.suspend(self.root / "machine")
         if self._process.stdin is not None:
             try:
                 self._process.stdin.close()
@@ -81,7 +83,7 @@ def launch(name: str, spec: EmulatedSpec, root: Path, host_lock: Path | None, de
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     (root / "home").mkdir(exist_ok=True, mode=0o700)
     client_key(root)
-    Machine.create(root / "machine", spec, name, host_lock)
+    Machine.switch_on(root / "machine", spec, name, host_lock)
     log = root / "server.log"
     script = Path(__file__).with_name("server.py")
     with log.open("ab") as errors:

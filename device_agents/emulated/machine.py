@@ -41,8 +41,8 @@ class Machine:
         self.read_clock()
 
     @classmethod
-    def create(cls, folder: Path, spec: EmulatedSpec, name: str, host_lock: Path | None) -> Machine:
-        """Switches the board on: a new boot id, a clock near zero, the planted faults armed."""
+    def switch_on(cls, folder: Path, spec: EmulatedSpec, name: str, host_lock: Path | None) -> Machine:
+        """A new boot, with the clock near zero and the planted faults armed; or the old one if it was suspended."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         settings = {
             "spec": spec.model_dump(mode="json"),
@@ -50,12 +50,22 @@ class Machine:
             "hardware_id": f"emulated-{name}",
         }
         (folder / "machine.json").write_text(json.dumps(settings))
-        ambient = spec.throttling.ambient_c if spec.throttling else 0.0
-        (folder / "clock").write_bytes(_WORDS.pack(1_000_000_000, ambient))
-        (folder / "struck.json").write_text("{}")
-        machine = cls(folder)
-        machine.reboot()
-        return machine
+        for stale in ("no-nursery", *(path.name for path in folder.glob("life-*.json"))):
+            (folder / stale).unlink(missing_ok=True)
+        try:
+            (folder / "suspended").unlink()
+        except FileNotFoundError:
+            ambient = spec.throttling.ambient_c if spec.throttling else 0.0
+            (folder / "clock").write_bytes(_WORDS.pack(1_000_000_000, ambient))
+            (folder / "struck.json").write_text("{}")
+            (folder / "blocks.json").write_text("{}")
+            _new_boot(folder)
+        return cls(folder)
+
+    @staticmethod
+    def suspend(folder: Path) -> None:
+        """The board is left alone, not switched off: the next :meth:`switch_on` is no boot."""
+        (folder / "suspended").touch()
 
     @functools.cached_property
     def spec(self) -> EmulatedSpec:
@@ -69,9 +79,8 @@ class Machine:
         return (self._folder / "boot_id").read_text()
 
     def reboot(self) -> None:
-        fresh = self._folder / "boot_id.new"
-        fresh.write_text(str(uuid.uuid4()))
-        fresh.replace(self._folder / "boot_id")
+        """The power is cut and comes back."""
+        _new_boot(self._folder)
 
     # ---- time and heat -------------------------------------------------------------------------------------------
 
@@ -149,3 +158,9 @@ class Machine:
                 file.seek(0)
                 file.truncate()
                 file.write(json.dumps(value))
+
+
+def _new_boot(folder: Path) -> None:
+    fresh = folder / "boot_id.new"
+    fresh.write_text(str(uuid.uuid4()))
+    fresh.replace(folder / "boot_id")

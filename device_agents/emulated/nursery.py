@@ -1,4 +1,4 @@
-"""Where the processes of an emulated board are born: ``nursery.py serve-folder MACHINE`` or ``nursery.py direct …``.
+"""Where the processes of an emulated board are born: ``nursery.py open MACHINE`` or ``nursery.py direct …``.
 
 Importing ONNX, ONNX Runtime and the cost model takes most of a second, and the runner starts a process for every
 model. The nursery imports them once and forks. Single-threaded, so that forking is safe; the *uploaded* runner is
@@ -22,13 +22,14 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _HERE = Path(__file__).resolve()
 _HEAVY = (
-    "numpy",
-    "onnx.shape_inference",
+    "device_agents.emulated.spec",
     "onnxruntime",
+    "onnx.shape_inference",
     "device_agents.emulated.cost_model",
     "device_agents.emulated.noise",
     "device_agents.host_lock",
 )
+"""In the order in which they are wanted after the board is switched on."""
 
 
 def die_with_parent() -> None:
@@ -77,8 +78,13 @@ class Nursery:
         selector = selectors.DefaultSelector()
         selector.register(self._listener, selectors.EVENT_READ)
         selector.register(self._woken, selectors.EVENT_READ)
+        to_import = [*_HEAVY]
         while True:
-            for key, _ in selector.select():
+            events = selector.select(0 if to_import else None)
+            if not events:
+                # Whoever cannot wait for the rest is born without it and imports it himself.
+                importlib.import_module(to_import.pop(0))
+            for key, _ in events:
                 if key.fileobj is self._listener:
                     self._bear()
                 else:
@@ -172,8 +178,6 @@ def main(argv: list[str]) -> int:
     die_with_parent()
     if argv[0] == "direct":
         return run_runner(*argv[1:])
-    for name in _HEAVY:
-        importlib.import_module(name)
     Nursery(Path(argv[1])).run()
     return 0
 

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 _KEPT_ELEMENTS = 1024
 """Initializers up to this size keep their values, because shapes may be computed from them."""
 
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
 _BITS = {
     TensorProto.FLOAT: 32, TensorProto.DOUBLE: 64, TensorProto.FLOAT16: 16, TensorProto.BFLOAT16: 16,
     TensorProto.INT8: 8, TensorProto.UINT8: 8, TensorProto.INT16: 16, TensorProto.UINT16: 16,
@@ -65,13 +67,17 @@ def infer_tensors(model: ModelProto, input_shapes: Mapping[str, tuple[int, ...]]
     """Tensors by name, with ``input_shapes`` given for every graph input that is not an initializer.
 
     ``onnx.shape_inference`` first; where it leaves a gap (operators of ``com.microsoft``), one execution with all
-    intermediate tensors as outputs. Raises :class:`UnknownShapes` where neither helps.
+    intermediate tensors as outputs, or what the model declares if it has loops. Raises :class:`UnknownShapes` where
+    that does not help.
     """
     constants = {tensor.name: tensor for tensor in map(_initializer, model.graph.initializer)}
     inferred = _inferred(model, input_shapes, constants)
     wanted = {name for node in model.graph.node for name in node.output if name}
     gaps = wanted - inferred.keys()
-    if gaps:
+    if gaps and any(node.op_type in _CONTROL_FLOW for node in model.graph.node):
+        # Executing a loop may take any time; what is inside it is not counted either.
+        inferred.update(_declared(model, gaps))
+    elif gaps:
         logger.debug("shape inference leaves %d of %d tensors open; executing once", len(gaps), len(wanted))
         inferred.update(_executed(model, input_shapes, gaps))
     return {**inferred, **constants}
@@ -125,6 +131,20 @@ def _without_weights(model: ModelProto) -> ModelProto:
         else:
             graph.initializer.add(name=initializer.name, data_type=initializer.data_type, dims=initializer.dims)
     return copy
+
+
+def _declared(model: ModelProto, names: Iterable[str]) -> dict[str, Tensor]:
+    """Shapes as the model states them, free sizes being 1; nothing known is a scalar."""
+    stated = {value.name: value.type.tensor_type for value in (*model.graph.value_info, *model.graph.output)}
+    found = {}
+    for name in names:
+        tensor_type = stated.get(name)
+        if tensor_type is None:
+            found[name] = Tensor(name, TensorProto.FLOAT, ())
+        else:
+            sizes = tuple(max(1, dim.dim_value) for dim in tensor_type.shape.dim)
+            found[name] = Tensor(name, tensor_type.elem_type, sizes)
+    return found
 
 
 def _executed(
