@@ -57,13 +57,13 @@ def load(data: bytes) -> Board | None:
         return entry.board
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(documents)
 def test_any_structure(content: dict[str, Any]) -> None:
     load(yaml.safe_dump(content, allow_unicode=True).encode())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))))
 def test_any_bytes(data: bytes) -> None:
     assert load(data) is None

@@ -178,7 +178,7 @@ boards = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(boards)
 def test_round_trip_through_json_and_yaml(content: dict[str, Any]) -> None:
     value = Board.model_validate(content)
