@@ -122,10 +122,14 @@ class Server:
         self._write(parts)
 
     def _keep(self, request: str, parts: List[frames.Buffer]) -> None:
+        if self._results is None:
+            return
         try:
-            if self._results is not None:
-                self._results.finish(request, parts)
-        except (OSError, RunnerError) as error:
+            self._results.finish(request, parts)
+        except RunnerError:
+            return  # not a request id; the reply says so
+        except OSError as error:
+            self._results.forget(request)
             log.warning("result of %s cannot be kept: %s", request, error)
 
     def _write(self, parts: Sequence[frames.Buffer]) -> None:

@@ -1,7 +1,7 @@
 """The agents that the battery runs against.
 
-To add one, write ``tests/conformance/agents_NAME.py`` with ``factory(tmp_path)``: a context manager that yields an agent,
-not yet connected, with the cache limit ``CACHE_BYTES`` and its board's files below ``tmp_path``. Name it in
+To add one, write ``tests/conformance/agents_NAME.py`` with ``factory(tmp_path)``: a context manager yielding an agent
+that is not yet connected, with the cache limit ``CACHE_BYTES`` and its board's files below ``tmp_path``. Name it in
 ``_OPTIONAL``. A factory may call ``pytest.skip`` where its board cannot be had.
 """
 
