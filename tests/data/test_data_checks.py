@@ -135,6 +135,12 @@ def test_balanced_classes_are_halved_exactly() -> None:
     assert np.bincount(labels[search]).tolist() == np.bincount(labels[report]).tolist() == [100] * 10
 
 
+def test_what_is_left_goes_to_the_class_furthest_below_its_share() -> None:
+    labels = np.array([0] * 3 + [1] * 9)  # shares of 0.9 and 2.7; four rows in all
+    search, _ = split_rows(labels, 12, 0, 0.3)
+    assert np.bincount(labels[search]).tolist() == [1, 3]
+
+
 @pytest.mark.parametrize("labels", [None, np.linspace(0, 1, 9), np.zeros((9, 4))])
 def test_without_classes_the_split_is_plain(labels: Any) -> None:
     search, report = split_rows(labels, 9, 3)
