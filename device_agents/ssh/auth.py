@@ -16,12 +16,19 @@ from device_agents.secret import Secret
 from device_agents.ssh.config import Hop
 from device_agents.ssh.guard import within
 from device_agents.ssh.hostkeys import key_fingerprint
+from device_agents.ssh.text import printable
 from device_agents.transport import Deadline
 
 logger = logging.getLogger(__name__)
 
 _AGENT_WAIT_S = 5.0
 _KEY_CLASSES: tuple[type[paramiko.PKey], ...] = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
+
+
+class LoginRefused(LinkError):
+    """The server answered and said no: to try again with the same credentials only gets one locked out."""
+
+    retryable = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,8 @@ def log_in(transport: paramiko.Transport, hop: Hop, credentials: Credentials, de
     Tries what the server allows: no credential, keys (files, then ssh-agent), password, keyboard-interactive.
 
     Raises:
-        LinkError: refused, with the methods tried; or the link broke.
+        LoginRefused: with the methods tried.
+        LinkError: the link broke.
     """
     attempt = _Attempt(transport, hop, deadline)
     if attempt.none():
@@ -106,9 +114,9 @@ class _Attempt:
             "keyboard-interactive", lambda: self._transport.auth_interactive(user, answer)
         )
 
-    def failure(self, *, password_given: bool) -> LinkError:
+    def failure(self, *, password_given: bool) -> LoginRefused:
         hop = self._hop
-        accepted = ", ".join(self._allowed) or "unknown"
+        accepted = printable(", ".join(self._allowed)) or "unknown"
         tried = ", ".join(self._tried) or "nothing: no usable key and no password"
         who = "" if hop.is_board else "jump host "
         hint = f"check with: ssh {'' if hop.port == 22 else f'-p {hop.port} '}{hop.user}@{hop.host}"
@@ -117,7 +125,7 @@ class _Attempt:
         elif self._allowed and "publickey" not in self._allowed and not password_given:
             hint += "; this server wants a password: give password by reference (env:NAME) in the board file"
         notes = f"; {'; '.join(self.notes)}" if self.notes else ""
-        return LinkError(
+        return LoginRefused(
             f"{who}{hop} refused to log in {hop.user!r}; tried: {tried}; the server accepts: {accepted}{notes}",
             hint=hint,
         )
@@ -148,8 +156,9 @@ class _Attempt:
     def _broken(self, error: Exception) -> LinkError:
         tried = ", ".join(self._tried) or "nothing yet"
         hint = "many keys in ssh-agent use up the server's attempts: name one with key_file in the board file"
+        why = printable(str(error)) or type(error).__name__
         return LinkError(
-            f"{self._hop} closed the connection while logging in {self._hop.user!r}; tried: {tried} ({error})",
+            f"{self._hop} closed the connection while logging in {self._hop.user!r}; tried: {tried} ({why})",
             hint=hint if len(self._tried) > 1 else "",
         )
 

@@ -10,6 +10,7 @@ import paramiko
 
 from device_agents.contract import BoardUnfit, DeviceTimeout, LinkError
 from device_agents.ssh.connection import Connection
+from device_agents.ssh.text import printable
 from device_agents.transport import Deadline
 
 _SLICE_S = 0.25
@@ -68,7 +69,7 @@ class SshChannel:
 
     def stderr_tail(self) -> str:
         self._drain()
-        return self._stderr.decode("utf-8", "replace")
+        return printable(self._stderr.decode("utf-8", "replace"))
 
     def exit_status(self) -> int | None:
         if not self._channel.status_event.is_set() or self._channel.exit_status < 0:

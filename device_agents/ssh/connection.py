@@ -26,6 +26,7 @@ from device_agents.ssh.hostkeys import (
     signature_algorithms,
 )
 from device_agents.ssh.target import SshTarget
+from device_agents.ssh.text import printable
 from device_agents.transport import Deadline
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Connection:
             return self.transport.open_session(window_size=_WINDOW_BYTES, timeout=max(0.1, deadline.remaining()))
         except paramiko.ChannelException as error:
             raise LinkError(
-                f"the SSH server opens no session: {error.text}", hint="see MaxSessions in its sshd_config"
+                f"the SSH server opens no session: {printable(error.text)}", hint="see MaxSessions in its sshd_config"
             ) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise LinkError(f"the SSH connection is gone: {error}") from error
@@ -236,7 +237,7 @@ def _handshake(
                 f"{hop} took the connection but did not finish the SSH handshake within {deadline.seconds:g} s"
             ) from error
         raise LinkError(
-            f"{hop} does not speak SSH, or broke off: {error or type(error).__name__}",
+            f"{hop} does not speak SSH, or broke off: {printable(str(error)) or type(error).__name__}",
             hint="is this the port of the SSH server? A server short of connections breaks off too (MaxStartups)",
         ) from error
     return transport, guard
@@ -257,7 +258,7 @@ def _tunnel(hop: Hop, through: Connection, deadline: Deadline) -> paramiko.Chann
             if error.code == 1
             else "the name and port are looked up on the jump host, not here"
         )
-        raise LinkError(f"the jump host cannot reach {hop}: {error.text}", hint=hint) from error
+        raise LinkError(f"the jump host cannot reach {hop}: {printable(error.text)}", hint=hint) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise LinkError(f"the jump host opened no way to {hop}: {error}") from error
 

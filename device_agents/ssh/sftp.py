@@ -16,6 +16,7 @@ from typing import BinaryIO
 import paramiko
 
 from device_agents.contract import BoardUnfit, DeviceTimeout, LinkError
+from device_agents.ssh.text import printable
 from device_agents.transport import Deadline
 
 _INIT, _VERSION, _OPEN, _CLOSE, _WRITE = 1, 2, 3, 4, 6
@@ -198,7 +199,7 @@ class Sftp:
             if 5 <= size <= _GARBAGE_LIMIT and len(self._buffer) >= at + size:
                 break
             if len(self._buffer) > 2 * _GARBAGE_LIMIT or not self._receive(deadline):
-                text = bytes(self._buffer[:200]).decode("utf-8", "replace").strip()
+                text = printable(bytes(self._buffer[:200]).decode("utf-8", "replace")).strip()
                 self.close()
                 raise BoardUnfit(
                     "the SSH server's SFTP service does not answer" + (f" but prints {text!r}" if text else ""),
@@ -283,7 +284,7 @@ def _check(reply: _Reply, expected: int) -> bytes:
         body = _Reader(reply.body)
         code = body.number()
         if code != _OK or expected != _STATUS:
-            text = body.string().decode("utf-8", "replace") if body.rest() >= 4 else ""
+            text = printable(body.string().decode("utf-8", "replace")) if body.rest() >= 4 else ""
             raise SftpError(code, text or f"status {code}")
     elif reply.kind != expected:
         raise LinkError(f"the SFTP server answered with packet type {reply.kind} instead of {expected}")

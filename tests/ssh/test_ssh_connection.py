@@ -93,7 +93,9 @@ def test_agent_lends_an_encrypted_key(
 
 def test_wrong_key_names_what_was_tried_and_what_is_accepted(sshd: OpenSshServer, board: Path, tmp_path: Path) -> None:
     key = make_key(tmp_path / "stranger")
-    said = str(refused(sshd.target(board, key_file=key), LinkError))
+    error = refused(sshd.target(board, key_file=key), LinkError)
+    assert not error.retryable
+    said = str(error)
     assert str(key) in said
     assert "accepts: publickey" in said
     assert f"ssh -p {sshd.port} {sshd.user}@127.0.0.1" in said

@@ -64,7 +64,7 @@ def test_killed_holder_frees_the_board(tmp_path: Path) -> None:
     with pytest.raises(LeaseLost, match=f"process {process.pid} "):
         lock.acquire()
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.communicate(timeout=10)
     lock.acquire()
     assert lock.held
     lock.release()
@@ -94,6 +94,7 @@ time.sleep(60)
         lock.release()
     finally:
         os.kill(child, signal.SIGKILL)
+        process.stdout.close()
 
 
 def test_removal_between_open_and_lock_does_not_give_the_board_to_two(

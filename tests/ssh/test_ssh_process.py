@@ -244,3 +244,21 @@ def test_no_argument_gets_a_shell_to_do_anything(argument: str) -> None:
         return
     assert line == f"cd work && exec python3 {argument}"
     assert not set(argument) & set(" \t\n;|&$`'\"\\<>(){}[]*?!#~^%")
+
+
+def test_what_a_board_prints_cannot_drive_a_terminal(transport: SshTransport) -> None:
+    channel = run(transport, b"import sys; sys.stderr.write('a\\x1b[2J\\x07\\x9b b\\r\\n\\tc'); sys.exit(3)")
+    assert read_all(channel) == b""
+    assert channel.stderr_tail() == "a\ufffd[2J\ufffd\ufffd b\n\tc"
+
+
+def test_keepalive_is_sent_while_nothing_else_is(board: Path, tmp_path: Path) -> None:
+    with running_sshd(tmp_path / "sshd", extra=["LogLevel DEBUG1"]) as server:
+        made = SshTransport(server.target(board, keepalive_s=1))
+        made.open(30)
+        end = time.monotonic() + 20
+        while "keepalive@" not in server.log and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "keepalive@" in server.log
+        assert made.connected()
+        made.close()
