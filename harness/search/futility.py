@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.results import Candidate
 from harness.search.filters import Objective
-from harness.search.pareto import fronts
+from harness.search.pareto import pareto_set
 from harness.search.ranking import Ranked, rank_on_board, without_copies
 
 
@@ -32,7 +32,7 @@ def futility_threshold_ns(
         found = [rank_on_board(c, board, metric) for c in sorted(candidates, key=lambda c: c.trial)]
         ranked, _ = without_copies([r for r in found if isinstance(r, Ranked)])
         sure = [r for r in ranked if r.tier == 0]
-        front = fronts([r.point for r in sure])[0] if sure else []
+        front = pareto_set([r.point for r in sure])
         uppers = sorted(latency.ci95[1] for i in front if (latency := sure[i].result.latency_ns) is not None)
         if len(uppers) >= k:
             limits.append(uppers[k - 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from harness.results import BoardResult, Candidate
+from harness.results import BoardResult
 from harness.search.filters import Objective
 from harness.search.ranking import usable
 
@@ -18,7 +18,7 @@ def objective_count(objective: Objective, metric: str | None) -> int:
 def objective_values(
     results: Mapping[str, BoardResult], boards: Sequence[str], objective: Objective, metric: str | None
 ) -> tuple[float, ...] | None:
-    """Values to minimise over all boards together: mean log latency, mean loss, or both.
+    """Values to minimise over all boards together: mean log latency, loss on the worst board, or both.
 
     ``None`` where any board has no usable number: what is missing is never made up.
     """
@@ -43,11 +43,5 @@ def objective_values(
     speed = sum(logs) / len(logs)
     if not losses or objective == "latency":
         return (speed,)
-    loss = sum(losses) / len(losses)
+    loss = max(losses)
     return (loss,) if objective == "accuracy" else (speed, loss)
-
-
-def candidate_values(
-    candidate: Candidate, boards: Sequence[str], objective: Objective, metric: str | None
-) -> tuple[float, ...] | None:
-    return objective_values(candidate.boards, boards, objective, metric)

@@ -5,7 +5,7 @@ Points are tuples of equal length without NaN; equal points do not dominate each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 Point = tuple[float, ...]
 
@@ -14,16 +14,23 @@ def dominates(a: Point, b: Point) -> bool:
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
-def fronts(points: Sequence[Point]) -> list[list[int]]:
-    """Indices of the Pareto set, of the Pareto set without it, and so on; each ascending."""
-    left = list(range(len(points)))
-    layers: list[list[int]] = []
+def pareto_set(points: Sequence[Point], among: Iterable[int] | None = None) -> list[int]:
+    """Indices of the points no other dominates, ascending; of those ``among``, if given."""
+    front: list[int] = []
+    # A dominating point sorts before what it dominates, so each needs comparing with the set so far only.
+    for i in sorted(range(len(points)) if among is None else among, key=lambda i: points[i]):
+        if not any(dominates(points[j], points[i]) for j in front):
+            front.append(i)
+    return sorted(front)
+
+
+def fronts(points: Sequence[Point]) -> Iterator[list[int]]:
+    """Indices of the Pareto set, of the Pareto set without it, and so on."""
+    left = set(range(len(points)))
     while left:
-        front = [i for i in left if not any(dominates(points[j], points[i]) for j in left)]
-        layers.append(front)
-        members = set(front)
-        left = [i for i in left if i not in members]
-    return layers
+        front = pareto_set(points, left)
+        yield front
+        left.difference_update(front)
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
