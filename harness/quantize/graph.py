@@ -135,6 +135,46 @@ def constants_to_initializers(graph: GraphProto) -> None:
         graph.node.extend(copies)
 
 
+def sort_nodes(graph: GraphProto) -> None:
+    """Puts nodes after those whose outputs they read, also from inside their subgraphs; keeps the order otherwise.
+
+    Raises ValueError if they read each other in a circle.
+    """
+    producers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    needs = [{producers[name] for name in _reads(node) if name in producers} for node in graph.node]
+    order: list[int] = []
+    done: set[int] = set()
+    # Depth first without recursion: a graph may be deeper than Python's stack.
+    for first in range(len(graph.node)):
+        stack, open_nodes = [first], set()
+        while stack:
+            index = stack[-1]
+            waiting = sorted(needs[index] - done) if index not in done else []
+            if not waiting:
+                stack.pop()
+                open_nodes.discard(index)
+                if index not in done:
+                    done.add(index)
+                    order.append(index)
+            elif index in open_nodes and open_nodes & set(waiting):
+                raise ValueError(f"node {graph.node[index].name!r} reads its own result")
+            else:
+                open_nodes.add(index)
+                stack.append(waiting[0])
+    if order != list(range(len(order))):
+        copies = [_copy(graph.node[index]) for index in order]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    yield from node.input
+    for graph in _subgraphs(node):
+        for inner in all_graphs(graph):
+            yield from (name for other in inner.node for name in other.input)
+            yield from (value.name for value in inner.output)
+
+
 def drop_unused_opsets(model: ModelProto) -> None:
     """Removes operator sets that no node uses, except the default one; merges nothing."""
     used = {node.domain for node in all_nodes(model)} | {f.domain for f in model.functions}

@@ -71,6 +71,8 @@ class OrtBackend:
             made, notices = self._static(source, recipe, excluded, calibration)
         else:
             raise UnsupportedRecipeError(f"scheme {recipe.scheme!r} is not made here")
+        # The rewriters append nodes as they go; the ONNX standard wants them in order.
+        graphs.sort_nodes(made.graph)
         graphs.clear_labels(made)
         graphs.drop_unused_opsets(made)
         self._phase("writing the quantized model")
@@ -136,6 +138,7 @@ def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> Model
 
 
 def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
+    op_types, excluded = _dynamic_selection(model, recipe, excluded)
     add_infer_metadata(model)
     weight = QuantType.QInt8 if recipe.weight == "int8" else QuantType.QUInt8
     rewriter = ONNXQuantizer(
@@ -149,10 +152,25 @@ def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelPro
         None,
         [],
         excluded,
-        list(recipe.op_types) or sorted(IntegerOpsRegistry),
+        op_types,
         # Without it, MatMul of two activations is quantized too, which ``quantize_dynamic`` does not do either.
         {"MatMulConstBOnly": True, "WeightSymmetric": recipe.weight_symmetric},
     )
     rewriter.quantize_model()
     quantized: ModelProto = rewriter.model.model
     return quantized
+
+
+def _dynamic_selection(model: ModelProto, recipe: Recipe, excluded: list[str]) -> tuple[list[str], list[str]]:
+    """Operator types to quantize and nodes not to, in terms of the graph ONNX Runtime makes first: there each Gemm is
+    a MatMul called ``<name>_MatMul`` and an Add."""
+    nodes = {node.name: node.op_type for node in graphs.all_nodes(model)}
+    left_out = set(excluded)
+    op_types = {*recipe.op_types} or {*IntegerOpsRegistry, "Gemm"}
+    if "Gemm" in op_types:
+        left_out |= {name for name, op_type in nodes.items() if op_type == "MatMul" and "MatMul" not in op_types}
+        op_types.add("MatMul")
+    elif "MatMul" in op_types:
+        left_out |= {name for name, op_type in nodes.items() if op_type == "Gemm"}
+    left_out |= {f"{name}_MatMul" for name in left_out if nodes.get(name) == "Gemm"}
+    return sorted(op_types), sorted(left_out)

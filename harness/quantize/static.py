@@ -39,9 +39,8 @@ _FOUR_BIT_IR_VERSION = 10
 
 
 def quantizable_types(recipe: Recipe) -> tuple[str, ...]:
-    """Operator types a static recipe quantizes: those asked for, or all the format has."""
-    registry = QDQRegistry if recipe.format == "QDQ" else QLinearOpsRegistry
-    return recipe.op_types or tuple(sorted(registry))
+    """Operator types a static recipe quantizes: those asked for, or all that ONNX Runtime quantizes by default."""
+    return recipe.op_types or tuple(sorted({*QDQRegistry, *QLinearOpsRegistry}))
 
 
 def quantize_static(
