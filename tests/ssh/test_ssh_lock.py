@@ -75,9 +75,9 @@ def test_child_forked_by_a_killed_holder_does_not_keep_the_board(tmp_path: Path)
 import os
 child = os.fork()
 if child == 0:
+    print(os.getpid(), flush=True)
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
 time.sleep(60)
 """
     process = holder(tmp_path, then)
