@@ -29,9 +29,7 @@ def parse_size_bytes(text: str | int) -> int:
     """Bytes of ``200kB`` (1000), ``2MiB`` (1024²), ``4096``; case is ignored. Raises ``ValueError``."""
     match = _NUMBER.fullmatch(str(text))
     if match is None or match[2].lower() not in _SIZE:
-        raise ValueError(
-            f"{text!r} is not a size: a number and one of B, kB, MB, GB, KiB, MiB, GiB (such as 500kB)"
-        )
+        raise ValueError(f"{text!r} is not a size: a number and one of B, kB, MB, GB, KiB, MiB, GiB (such as 500kB)")
     return _whole(float(match[1]) * _SIZE[match[2].lower()], str(text))
 
 

@@ -1,9 +1,9 @@
 """Seeded noise that depends on what is measured, not on what was measured before.
 
-The samples of a block are a function of (seed, model, ordinal of the model's session, ordinal of the block). The
-ordinals count within a *context*: the last two different models loaded, which in a search are a candidate and the
-canary. Loading a third model begins a new context. So a search that is resumed in a new runner sees the numbers that
-the uninterrupted one sees, as long as each trial loads its own model first.
+The samples of a block are a function of (seed, model, ordinal of the model's session, ordinal of the block in it). The
+ordinals count within a *context*, which begins when the board's health is read from outside a session: what every
+measurement of a search starts with. So a search that is resumed with a new runner sees the numbers that an
+uninterrupted one sees; and measuring a model anew gives its first numbers again.
 """
 
 from __future__ import annotations
@@ -49,17 +49,15 @@ class Contexts:
         self._machine = machine
         self._name = f"life-{life}.json"
 
+    def begin(self) -> None:
+        """A new context: the ordinals of all models start at zero."""
+        with self._machine.shared(self._name) as book:
+            book["context"] = book.get("context", 0) + 1
+            book["ordinals"] = {}
+
     def load(self, model: str) -> Turn:
         """A model is loaded."""
         with self._machine.shared(self._name) as book:
-            known: list[str] = book.get("models", [])
-            if model not in known:
-                if len(known) == 2:
-                    book["context"] = book.get("context", 0) + 1
-                    book["ordinals"] = {}
-                known = known[-1:]
-            # Most recently loaded last.
-            book["models"] = [other for other in known if other != model] + [model]
             return _next_turn(book, model)
 
     def renew(self, model: str, turn: Turn) -> Turn:

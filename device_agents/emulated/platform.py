@@ -83,9 +83,8 @@ class EmulatedPlatform(Platform):
         machine.read_clock()
         if self._session is not None:
             self._session.next_block()
-        elif machine.spec.throttling is not None:
-            # Nobody waits in virtual time: a reading from outside stands for a second of idling, so that boards cool.
-            machine.advance(_IDLE_PER_READING_NS, busy=False)
+        else:
+            self._read_from_outside()
         used = self.peak_memory_bytes() or 0
         reading: dict[str, Any] = {
             "clock_ns": self.clock_ns(),
@@ -101,6 +100,14 @@ class EmulatedPlatform(Platform):
         if machine.throttled and machine.spec.throttling is not None and presents.frequency_khz is not None:
             reading["frequency_khz"] = round(presents.frequency_khz / machine.spec.throttling.slow_down)
         return {key: value for key, value in reading.items() if value is not None}
+
+    def _read_from_outside(self) -> None:
+        from .noise import Contexts
+
+        Contexts(self._machine, self._life).begin()
+        if self._machine.spec.throttling is not None:
+            # Nobody waits in virtual time: a reading stands for a second of idling, so that boards cool down.
+            self._machine.advance(_IDLE_PER_READING_NS, busy=False)
 
     def peak_memory_bytes(self) -> int | None:
         return self._session.peak_memory_bytes if self._session is not None else None

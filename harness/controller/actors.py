@@ -7,17 +7,17 @@ import contextlib
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 
-from device_agents.contract import AgentError
+from device_agents.contract import AgentError, BoardFacts, RuntimeOptions
 from harness.boards.host_lock import host_lock, host_lock_folder
 from harness.boards.schema import Board
-from harness.controller.board_session import BoardSession, MeasureRequest
+from harness.controller.board_session import BoardSession, MeasureOutcome, MeasureRequest
 from harness.controller.logs import log_to_file
 from harness.controller.preparation import Prepared
 from harness.controller.recorder import Recorder
@@ -28,8 +28,7 @@ from harness.ledger import events
 from harness.ledger.plain import plain
 from harness.ledger.run_directory import Phase, RunDirectory
 from harness.measure.settings import MeasurementSettings
-from harness.quantize.contract import QuantizeJob, QuantizeLimits, Refusal
-from harness.quantize.worker import QuantizeWorker
+from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
 from harness.recipes.recipe import Recipe
 from harness.results import ArtifactInfo
 
@@ -74,10 +73,20 @@ class QuantizeReply:
     seconds: float
 
 
+class Quantizer(Protocol):
+    """What makes artifacts in a quantizer actor; :class:`QuantizeWorker` is the real one."""
+
+    def quantize(self, job: QuantizeJob) -> Artifact | Refusal: ...
+
+    def close(self) -> None: ...
+
+
 class QuantizerActor:
     """A warm quantizer. The float model and the calibration set come by value, once."""
 
-    def __init__(self, model: bytes, calibration: bytes, limits: QuantizeLimits) -> None:
+    def __init__(
+        self, model: bytes, calibration: bytes, limits: QuantizeLimits, make_quantizer: Callable[[], Quantizer]
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="boardtune-quantize-")
         folder = Path(self._folder.name)
         self._model = folder / "model.onnx"
@@ -85,8 +94,7 @@ class QuantizerActor:
         self._calibration = folder / "calibration.npz"
         self._calibration.write_bytes(calibration)
         self._limits = limits
-        self._worker = QuantizeWorker()
-        self._worker.__enter__()
+        self._worker = make_quantizer()
 
     def quantize(self, recipe: Recipe) -> QuantizeReply:
         started = time.monotonic()
@@ -115,6 +123,32 @@ class QuantizerActor:
         self._folder.cleanup()
 
 
+def board_session(board: Board) -> BoardSession:
+    """The real session of a board on this host."""
+    return BoardSession(board, clock_lock=host_lock().clock)
+
+
+class Session(Protocol):
+    """What a board actor needs of :class:`BoardSession`."""
+
+    quarantined: str | None
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def options(self) -> RuntimeOptions: ...
+
+    def open(self) -> BoardFacts: ...
+
+    def measure(self, request: MeasureRequest) -> MeasureOutcome: ...
+
+    def close(self) -> None: ...
+
+
+OpenSession = Callable[[Board], Session]
+
+
 @dataclass(frozen=True)
 class BoardTask:
     """One trial for one board."""
@@ -127,8 +161,10 @@ class BoardTask:
 class BoardActor:
     """Owns one board's connection for the whole run and serves trials in their order."""
 
-    def __init__(self, board: Board, prepared: Prepared, recorder: Any, first: int, batch: int) -> None:
-        self._session = BoardSession(board, clock_lock=host_lock().clock)
+    def __init__(
+        self, board: Board, prepared: Prepared, recorder: Any, first: int, batch: int, open_session: OpenSession
+    ) -> None:
+        self._session = open_session(board)
         self._prepared = prepared
         self._recorder = recorder
         self._turns = Turns(first)

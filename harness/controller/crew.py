@@ -8,7 +8,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from device_agents.contract import AgentError, LeaseLost
-from harness.controller.actors import BoardActor, BoardTask, QuantizerActor, RecorderActor
+from harness.controller.actors import (
+    BoardActor,
+    BoardTask,
+    OpenSession,
+    Quantizer,
+    QuantizerActor,
+    RecorderActor,
+    board_session,
+)
 from harness.controller.finals import picks_of, run_finals
 from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning
@@ -30,6 +39,7 @@ from harness.ledger import events
 from harness.ledger.events import Event
 from harness.ledger.state import LedgerState, TrialState
 from harness.quantize.contract import QuantizeLimits
+from harness.quantize.worker import QuantizeWorker
 from harness.recipes.recipe import Recipe
 from harness.search.topk import Selection
 
@@ -39,7 +49,17 @@ _WATCH_S = 0.5
 _CLOSE_S = 20.0
 
 
-def hire(setup: SearchSetup, run_dir: Path, header: Mapping[str, Any], *, resume: bool, node: str) -> SearchCrew:
+@dataclass(frozen=True)
+class Staff:
+    """Who does the work; replaced in benchmarks and tests that measure the search itself."""
+
+    make_quantizer: Callable[[], Quantizer] = QuantizeWorker
+    open_session: OpenSession = board_session
+
+
+def hire(
+    setup: SearchSetup, run_dir: Path, header: Mapping[str, Any], *, resume: bool, node: str, staff: Staff
+) -> SearchCrew:
     """Starts the actors; takes the run directory's lock. Raises what :class:`RunDirectory` raises."""
     here = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
     # Calls wait inside these actors for their turn, so they serve many at once.
@@ -59,15 +79,16 @@ def hire(setup: SearchSetup, run_dir: Path, header: Mapping[str, Any], *, resume
     calibration = ray.put(setup.prepared.calibration.read_bytes())
     count = max(1, min(2, os.cpu_count() or 1, setup.trials))
     quantizers = tuple(
-        ray.remote(QuantizerActor).options(num_cpus=1).remote(model, calibration, limits) for _ in range(count)
+        ray.remote(QuantizerActor).options(num_cpus=1).remote(model, calibration, limits, staff.make_quantizer)
+        for _ in range(count)
     )
     prepared = ray.put(setup.prepared)
-    first = min((t.number for t in _get(recorder.ledger_state.remote()).unfinished()), default=None)
     state: LedgerState = _get(recorder.ledger_state.remote())
+    first = min((t.number for t in state.unfinished()), default=state.next_trial)
     boards = {
         name: ray.remote(BoardActor)
         .options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
-        .remote(board, prepared, recorder, state.next_trial if first is None else first, setup.plan.batch)
+        .remote(board, prepared, recorder, first, setup.plan.batch, staff.open_session)
         for name, board in setup.boards.items()
     }
     crew = Crew(recorder, quantizers, boards, {n: b.limits for n, b in setup.boards.items()}, setup.policy)
@@ -95,12 +116,12 @@ class SearchCrew:
     def propose(self, trial: int, recipe: Recipe, params: Mapping[str, Any]) -> None:
         _get(self._crew.recorder.propose.remote(trial, recipe, params))
 
-    def died(self, trial: int) -> None:
+    def died(self, trial: int, detail: str) -> None:
+        """Ends a trial that was cut short, and lets the others pass it."""
         state: TrialState = self.state(trial)
         if not state.terminal:
-            self._record(
-                events.failed(trial, "process_died", "the process that ran the trial died; see the logs of the run")
-            )
+            last = detail.strip().rpartition("\n")[2] or "the process that ran the trial died"
+            self._record(events.failed(trial, "internal", last, detail=detail))
         _get(self._crew.recorder.claim.remote(trial, None))
         for board in self._crew.boards.values():
             board.skip.remote([trial])

@@ -34,7 +34,7 @@ class Record(Protocol):
 
     def propose(self, trial: int, recipe: Recipe, params: Mapping[str, Any]) -> None: ...
 
-    def died(self, trial: int) -> None:
+    def died(self, trial: int, detail: str) -> None:
         """Ends a trial whose process died."""
 
 
@@ -109,8 +109,9 @@ class Learning:
     def ended(self, number: int) -> None:
         self._take(self._record.state(number))
 
-    def died(self, number: int) -> None:
-        self._record.died(number)
+    def died(self, number: int, detail: str) -> None:
+        """The trial was cut short by a defect or the death of its process."""
+        self._record.died(number, detail)
         self.ended(number)
 
     def candidates(self) -> tuple[Candidate, ...]:

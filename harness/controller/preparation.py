@@ -3,7 +3,7 @@ touched here, so that every mistake in the input is told before one is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,17 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     if plan.eval is None:
         # Labels of the calibration set must not decide: it is what the quantizer saw.
         evaluation = Dataset(evaluation.inputs, evaluation.raw, None, evaluation.origin, evaluation.notices)
-    float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
     metrics = resolve_metrics(plan.metrics, evaluation, model.outputs)
+    bounds = accuracy_bounds(plan.min_accuracy, metrics)
     notices = [
         *model.notices,
         *(() if plan.eval else (_WITHOUT_EVALUATION,)),
         *check_data(calibration, evaluation, model.inputs, metrics),
     ]
-    bounds = accuracy_bounds(plan.min_accuracy, metrics)
+    float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
     pipeline = _pipeline(plan, preprocess, model, evaluation)
     parts = _parts(plan, evaluation, float_outputs, folder, raw=pipeline is not None)
+    notices += _too_few(metrics, bounds, min(part.samples for part in parts.values()))
     calibration_path = folder / "calibration.npz"
     calibration.save_npz(calibration_path, labels=False)
     scores = {name: _float_scores(part, metrics) for name, part in parts.items()}
@@ -137,6 +138,12 @@ def run_on_host(model: Path, inputs: Tensors, batch: int) -> dict[str, npt.NDArr
         for kept, output in zip(collected, outputs, strict=True):
             kept.append(np.asarray(output))
     return {name: np.concatenate(arrays) for name, arrays in zip(names, collected, strict=True)}
+
+
+def _too_few(metrics: Sequence[Metric], bounds: Mapping[str, AccuracyBound], samples: int) -> list[str]:
+    """Bounds that so few samples cannot decide."""
+    told = [bounds[m.name].sample_notice(m.facts, samples) for m in metrics if m.name in bounds]
+    return [notice for notice in told if notice is not None]
 
 
 def _parts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,17 @@ class Recorder:
         return self._run.path
 
     def ledger_state(self) -> LedgerState:
-        return self._run.state
+        """A copy that stays as it is."""
+        with self._changed:
+            state = self._run.state
+            return replace(
+                state,
+                boards=dict(state.boards),
+                trials=dict(state.trials),
+                device_seconds=dict(state.device_seconds),
+                notices=list(state.notices),
+                picks=dict(state.picks),
+            )
 
     def state(self, trial: int) -> TrialState:
         return self._run.state.trials[trial]
@@ -66,11 +76,11 @@ class Recorder:
     def record(self, *new: Event) -> None:
         for event in new:
             passing(f"ledger.before.{event['event']}")
-        self._run.record(*new)
+        with self._changed:
+            self._run.record(*new)
+            self._changed.notify_all()
         for event in new:
             passing(f"ledger.after.{event['event']}")
-        with self._changed:
-            self._changed.notify_all()
 
     def propose(self, trial: int, recipe: Recipe, params: Mapping[str, Any]) -> None:
         self._run.write_recipe(trial, recipe.to_dict())
@@ -155,7 +165,7 @@ class Recorder:
         self._run.write_trials_csv()
 
     def snapshot(self) -> Snapshot:
-        state = self._run.state
+        state = self.ledger_state()
         running = tuple((t.number, t.label, t.status) for t in state.unfinished())
         counts = state.counts()
         return Snapshot(counts, running, dict(state.device_seconds), sum(counts.values()))

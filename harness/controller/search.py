@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.controller.finals import picks_of
 from harness.controller.interrupt import Interruption
@@ -24,6 +24,9 @@ from harness.plan import Plan
 from harness.search.budget import Budget, Limits
 from harness.search.make import make_proposer
 from harness.search.topk import Selection
+
+if TYPE_CHECKING:
+    from harness.controller.crew import SearchCrew, Staff
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +51,13 @@ def search(
     resume: bool = False,
     watcher: Watcher | None = None,
     ray_address: str | None = None,
+    staff: Staff | None = None,
 ) -> SearchResult:
     """Runs the plan and writes the run directory.
 
     Raises the :class:`~harness.errors.BoardtuneError` family; what was recorded by then can be resumed.
     """
-    from harness.controller.crew import hire
+    from harness.controller.crew import Staff, hire
     from harness.controller.ray_session import ray_session
     from harness.ledger.run_directory import LOGS, RunDirectory
     from harness.report.build import write_report, write_summary
@@ -65,7 +69,7 @@ def search(
         header = header_of(setup)
         slots = setup.window + len(setup.boards) + 4
         with Interruption() as interruption, ray_session(slots, run_dir / LOGS, ray_address) as node:
-            crew = hire(setup, run_dir, header, resume=resume, node=node)
+            crew = hire(setup, run_dir, header, resume=resume, node=node, staff=staff or Staff())
             handler = log_to_file(run_dir / LOGS / "search.log")
             try:
                 notices = (*setup.prepared.notices, *crew.notices)
@@ -96,7 +100,7 @@ def search(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _learning(setup: SearchSetup, crew: Any) -> Learning:
+def _learning(setup: SearchSetup, crew: SearchCrew) -> Learning:
     plan = setup.plan
     limits = Limits(
         trials=setup.trials,

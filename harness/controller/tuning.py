@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,8 +114,13 @@ class TrialRunner(Trainable):  # type: ignore[misc]  # Ray has no types here
             name: BoardTask(number, "search", self._crew.policy.screening(number, name, futility))
             for name, futility in self.config["futility_ns"].items()
         }
-        ended = run_trial(number, tuple(tasks), RaySteps(self._crew, tasks))
-        return {"number": number, "ended": ended, "done": True}
+        detail = ""
+        try:
+            ended: str = run_trial(number, tuple(tasks), RaySteps(self._crew, tasks))
+        except Exception:
+            # An exception would cost Tune the process and leave the reason in a file nobody reads.
+            ended, detail = "crashed", traceback.format_exc()
+        return {"number": number, "ended": ended, "detail": detail, "done": True}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The process is kept for another trial."""
@@ -159,11 +165,14 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
         number = self._numbers.pop(trial_id, None)
         if number is None:
             return
-        if error:
-            self.failures.append(f"trial {number}: its process died (see the logs)")
-            self._learning.died(number)
-        elif result is not None and result.get("ended") == "interrupted":
+        ended = "process died" if error or result is None else result.get("ended")
+        if ended == "interrupted":
             return
+        if error or result is None or ended == "crashed":
+            detail = str((result or {}).get("detail", ""))
+            log.error("trial %d %s\n%s", number, ended, detail)
+            self.failures.append(f"trial {number} {ended}: see logs/search.log in the run directory")
+            self._learning.died(number, detail)
         else:
             self._learning.ended(number)
 

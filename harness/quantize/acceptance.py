@@ -15,6 +15,7 @@ from harness.quantize.calibration_data import CalibrationSet
 from harness.quantize.contract import Artifact, Cause, Refusal
 from harness.quantize.identity import file_sha256, identity_of
 from harness.quantize.model_file import load_model
+from harness.quantize.outputs import data_of
 from harness.quantize.sessions import open_session, run_by_name
 from harness.quantize.shapes import model_inputs, tensor_specs
 from harness.quantize.snr import MAX_SNR_DB, NonFiniteOutputError, snr_db
@@ -75,7 +76,7 @@ def accept(
         path=artifact,
         sha256=file_sha256(artifact),
         identity=identity_of(made, artifact.parent),
-        size_bytes=sum(p.stat().st_size for p in (artifact, _data_file(artifact)) if p.exists()),
+        size_bytes=sum(p.stat().st_size for p in (artifact, data_of(artifact)) if p.exists()),
         snr_db=compared,
         quantized_operators=operators,
         notices=notices,
@@ -141,7 +142,3 @@ def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else ""
     return text if len(text) > 20 else f"{type(error).__name__}: {text}"
-
-
-def _data_file(artifact: Path) -> Path:
-    return artifact.with_name(f"{artifact.name}.data")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from harness.errors import ModelError
 from harness.quantize.graph import messages
+from harness.quantize.outputs import data_of, temporary_of
 
 INLINE_LIMIT_BYTES = (2 << 30) - (64 << 20)
 """Above this a model keeps its tensors in a file beside it: protobuf cannot hold 2 GiB."""
@@ -67,13 +67,12 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
     ``<name>.data`` beside it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_of(path)
     try:
         if model_bytes(model) > INLINE_LIMIT_BYTES:
-            location = f"{path.name}.data"
-            path.with_name(location).unlink(missing_ok=True)
+            data_of(path).unlink(missing_ok=True)
             onnx.save_model(
-                model, temporary, save_as_external_data=True, all_tensors_to_one_file=True, location=location
+                model, temporary, save_as_external_data=True, all_tensors_to_one_file=True, location=data_of(path).name
             )
         else:
             temporary.write_bytes(model.SerializeToString(deterministic=True))

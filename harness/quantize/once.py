@@ -14,6 +14,7 @@ from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset
 from harness.errors import ConfigError
 from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
+from harness.quantize.outputs import data_of
 from harness.quantize.prepare import prepare_model
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.files import resolve_recipe
@@ -106,7 +107,7 @@ def _keep(artifact: Artifact, model: Path, recipe: Recipe, out: Path) -> Artifac
     path = out / f"{model.stem}_quant_{recipe.precision}_{artifact.identity[:8]}.onnx"
     try:
         path.write_bytes(artifact.path.read_bytes())
-        data = artifact.path.with_name(f"{artifact.path.name}.data")
+        data = data_of(artifact.path)
         if data.exists():
             # The model refers to its data by this name.
             (out / data.name).write_bytes(data.read_bytes())

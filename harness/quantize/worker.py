@@ -17,6 +17,7 @@ from typing import IO, Self
 
 from harness.errors import BoardtuneError
 from harness.quantize.contract import Artifact, Cause, QuantizeJob, Refusal
+from harness.quantize.outputs import remove_model
 from harness.quantize.worker_wire import (
     MessageReader,
     PipeClosedError,
@@ -85,6 +86,8 @@ class QuantizeWorker:
             except BaseException:
                 self._stop()
                 raise
+        # Killed from outside, it could not clean up.
+        remove_model(job.out)
         return Refusal(Cause.CRASHED, "the quantize worker died twice on this recipe", detail=tail)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from device_agents.host_lock import DEADLINE_S
 from harness.quantize.child_process import CAN_FORK, Child, start
 from harness.quantize.contract import Artifact, Cause, QuantizeJob, Refusal
 from harness.quantize.ort_backend import OrtBackend
+from harness.quantize.outputs import remove_model
 from harness.quantize.worker_wire import (
     MessageReader,
     PipeClosedError,
@@ -95,10 +96,10 @@ class Supervisor:
             result = self._watch(job, child)
         except BaseException:
             _end(child)
-            _remove_output(job, child)
+            remove_model(job.out)
             raise
         if isinstance(result, Refusal):
-            _remove_output(job, child)
+            remove_model(job.out)
         child.close()
         return result
 
@@ -195,16 +196,6 @@ def _wait(child: Child, timeout_s: float) -> int | None:
             child.kill()
             killed, until = True, time.monotonic() + timeout_s
         time.sleep(0.001)
-
-
-def _remove_output(job: QuantizeJob, child: Child) -> None:
-    """Nothing of a refused artifact stays, nor of one half written."""
-    for path in (
-        job.out,
-        job.out.with_name(f"{job.out.name}.data"),
-        job.out.with_name(f".{job.out.name}.{child.pid}.tmp"),
-    ):
-        path.unlink(missing_ok=True)
 
 
 def main() -> int:

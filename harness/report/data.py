@@ -56,7 +56,7 @@ class CanaryBlock:
     phase: str
     median_ns: float
     temperature_c: float | None
-    """At the end of the measurement it belongs to."""
+    """At the end of the block."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,13 @@ def _section(
 
 
 def _written_baseline(written: Mapping[str, Any], name: str) -> Entry | None:
-    value = (written.get("baseline") or {}).get(name)
+    """The baseline has the shape of a candidate; ``None`` on a board where float cannot run."""
+    baseline = written.get("baseline") or {}
+    value = (baseline.get("boards") or {}).get(name)
     if not value:
         return None
-    return Entry(0, "float32", {"scheme": "float32"}, BoardResult.from_json(value), None)
+    label = str(baseline.get("label", "float32"))
+    return Entry(int(baseline.get("trial", 0)), label, {"scheme": "float32"}, BoardResult.from_json(value), None)
 
 
 def _canary(name: str, measurements: Mapping[int, Mapping[str, Any]]) -> tuple[CanaryBlock, ...]:
@@ -227,11 +230,10 @@ def _canary(name: str, measurements: Mapping[int, Mapping[str, Any]]) -> tuple[C
     for phase in ("search", "final"):
         for trial, content in sorted(measurements.items()):
             measurement = (content.get("boards", {}).get(name) or {}).get(phase) or {}
-            temperature = (measurement.get("state_after") or {}).get("temperature_c")
             found.extend(
-                CanaryBlock(trial, phase, float(block["median_ns"]), temperature)
-                for block in sorted(measurement.get("blocks", ()), key=lambda b: b["order"])
-                if block["target"] == "canary"
+                CanaryBlock(trial, phase, float(block["median_ns"]), (block.get("after") or {}).get("temperature_c"))
+                for block in measurement.get("blocks", ())
+                if block.get("target") == "canary" and block.get("kind") == "block" and block.get("median_ns")
             )
     return tuple(found)
 

@@ -72,6 +72,7 @@ def distributions(board: BoardSection) -> Markup | None:
             values, shares = _cumulative(item.samples_ns)
             left.step(values, shares, where="post", color=colour, linewidth=1.6)
         _latency_axis(left, [float(v) / 1e6 for d in shown for v in np.quantile(d.samples_ns, (0.02, 0.98))])
+        _cut_tail(left, shown)
         left.set_xlabel("latency, ms")
         left.set_ylabel("share of inferences at most this slow")
         left.set_ylim(0, 1.02)
@@ -178,8 +179,10 @@ def _place(entry: Entry, metric: str, scale: float) -> tuple[float, tuple[float,
     if latency is None:
         raise ValueError(f"trial {entry.trial} has no latency to place")
     y = score.value * scale
-    if score.ci95 is None or score.difference is None:
+    if score.ci95 is None or entry.is_float:
         bars = (y, y)
+    elif score.difference is None:  # compared with float already: the interval is the value's own
+        bars = (score.ci95[0] * scale, score.ci95[1] * scale)
     else:
         bars = (y + (score.ci95[0] - score.difference) * scale, y + (score.ci95[1] - score.difference) * scale)
     return latency.p50 / 1e6, (latency.ci95[0] / 1e6, latency.ci95[1] / 1e6), y, bars
@@ -251,6 +254,16 @@ def _edge_points(axes: Axes, outside: Sequence[Entry], metric: str, scale: float
         note = f"{wording.trial_name(entry.trial)}: {y:.3g}"
         axes.annotate(note, (x, height), xycoords=across, xytext=(8, 0), textcoords="offset points", va="center",
                       fontsize=8.5, color=svg.BAD)  # fmt: skip
+
+
+def _cut_tail(axes: Axes, shown: Sequence[Distribution]) -> None:
+    """Ends the axis a little beyond the slowest model's 99th percentile, and says how far the samples go."""
+    end = 1.3 * max(float(np.quantile(d.samples_ns, 0.99)) for d in shown) / 1e6
+    slowest = max(float(d.samples_ns.max()) for d in shown)
+    if slowest / 1e6 > end:
+        axes.set_xlim(right=end)
+        note = f"slowest: {wording.latency(slowest)} \N{RIGHTWARDS ARROW}"
+        axes.text(0.99, 0.9, note, transform=axes.transAxes, ha="right", fontsize=8.5, color=svg.MUTED)
 
 
 def _cumulative(samples_ns: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -185,6 +185,8 @@ def _fact(name: str, value: Any) -> str:
         return format_bytes(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping) and all(isinstance(item, str | int) for item in value.values()):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list | tuple) else str(value)

@@ -123,7 +123,7 @@ def _metric_cell(metric: MetricResult | None, name: str, units: Mapping[str, str
         "td",
         join(wording.metric_value(metric.value, unit), emulated_mark(emulated)),
         _sub(difference) if difference else None,
-        _sub(interval) if difference and interval else None,
+        _sub(interval) if interval else None,
         _sub(outcome) if outcome else None,
         class_="n",
     )

@@ -76,10 +76,12 @@ def metric_difference(metric: MetricResult, unit: str) -> str | None:
 
 
 def metric_interval(metric: MetricResult, unit: str) -> str | None:
-    """Of the paired difference: ``−0.6 … +0.2 pp``."""
+    """Of the paired difference: ``−0.6 … +0.2 pp``; of the value itself where there is no difference."""
     if metric.ci95 is None:
         return None
     low, high = metric.ci95
+    if metric.difference is None:
+        return f"{metric_value(low, unit)} … {metric_value(high, unit)}"
     if unit == "fraction":
         return f"{signed(100 * low, 2)} … {signed(100 * high, 2)} pp"
     if unit == "dB":

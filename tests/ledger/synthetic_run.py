@@ -166,16 +166,33 @@ class Timing:
 def timing(rng: np.random.Generator, level_ns: float, canary_ns: float, drift: float = 0.0) -> Timing:
     blocks, entries, ratios = [], [], []
     clock = 1_000_000_000
-    for order in range(2 * BLOCKS):
-        target = "canary" if order % 2 == 0 else "candidate"
-        level = (canary_ns if target == "canary" else level_ns) * (1 + drift * order / (2 * BLOCKS))
+    for index in range(2 + 2 * BLOCKS):
+        target = "canary" if index % 2 == 0 else "candidate"
+        kind = "warmup" if index < 2 else "block"
+        level = (canary_ns if target == "canary" else level_ns) * (1.3 if kind == "warmup" else 1.0)
+        level *= 1 + drift * index / (2 * BLOCKS)
         noise = rng.lognormal(0.0, 0.01) * rng.gamma(30.0, 1 / 30.0, SAMPLES) ** 0.2
         samples = np.round(level * noise).astype(np.int64)
-        blocks.append(SampleBlock(target, order, samples))
-        entries.append(
-            {"target": target, "order": order, "start_ns": clock, "median_ns": float(np.median(samples)), "n": SAMPLES}
-        )
+        state = {"boot_id": "b", "temperature_c": 50.0 + 0.1 * index, "clock_ns": clock}
         clock += int(samples.sum())
+        entries.append(
+            {
+                "index": index,
+                "round": 0,
+                "kind": kind,
+                "target": target,
+                "session": index % 2,
+                "n": SAMPLES,
+                "median_ns": float(np.median(samples)),
+                "device_ns": int(samples.sum()),
+                "first_ns": None,
+                "before": state,
+                "after": {**state, "clock_ns": clock},
+            }
+        )
+        if kind == "warmup":
+            continue
+        blocks.append(SampleBlock(target, index, samples))
         if target == "candidate":
             ratios.append(entries[-1]["median_ns"] / entries[-2]["median_ns"])
     pooled = np.concatenate([b.samples_ns for b in blocks if b.target == "candidate"])
@@ -189,17 +206,16 @@ def timing(rng: np.random.Generator, level_ns: float, canary_ns: float, drift: f
         blocks=BLOCKS,
         p90=float(np.quantile(pooled, 0.9)),
         p95=float(np.quantile(pooled, 0.95)),
-        minimum_block_median=min(e["median_ns"] for e in entries if e["target"] == "candidate"),
+        minimum_block_median=min(float(np.median(b.samples_ns)) for b in blocks if b.target == "candidate"),
     )
     record = {
-        "blocks": entries,
-        "stop": "interval narrow enough",
-        "drift": None,
+        "target": "candidate",
         "verdict": "valid",
         "reasons": [],
-        "facts": {},
-        "state_before": {"temperature_c": 48.5},
-        "state_after": {"temperature_c": 51.0},
+        "notices": [],
+        "stop_reason": "interval",
+        "drift": {"level_change": drift, "worst_slope": 0.0, "drifted": False},
+        "blocks": entries,
     }
     return Timing(tuple(blocks), latency, record)
 
@@ -343,11 +359,17 @@ def candidates_json(run: RunDirectory, picks: Mapping[str, Sequence[int]]) -> di
             if candidate["trial"] in picks.get(name, ()):
                 rank = list(picks[name]).index(candidate["trial"])
                 board["reason"] = reasons[rank % len(reasons)]
-    baseline = next((c["boards"] for c in candidates if c["recipe"]["scheme"] == "float32"), {})
+    floats = [c for c in candidates if c["recipe"]["scheme"] == "float32"]
+    baseline = {
+        "trial": 0,
+        "recipe": Recipe(scheme="float32").to_dict(),
+        "label": "float32",
+        "boards": {name: floats[0]["boards"].get(name) if floats else None for name in picks},
+    }
     return {
         "candidates": candidates,
         "picks": {name: list(trials) for name, trials in picks.items()},
-        "baseline": {name: baseline.get(name) for name in picks},
+        "baseline": baseline,
         "trials": run.state.counts(),
         "device_seconds": dict(run.state.device_seconds),
     }

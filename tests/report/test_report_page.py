@@ -341,3 +341,30 @@ def test_a_real_browser_shows_it_without_network_or_console_errors(run: RunDirec
     assert (console, asked) == ([], [])
     assert dom.count("<svg") == 6
     assert "ship 0002" in dom
+
+
+def test_a_baseline_that_is_no_candidate_is_still_compared_with(tmp_path: Path) -> None:
+    """With ``--filter`` of the user's own, float may be missing among the candidates."""
+    run = finished_run(tmp_path / "r", boards={"local": (False, 1e6)})
+    value = json.loads((run.path / "candidates.json").read_text())
+    value["candidates"] = [c for c in value["candidates"] if c["trial"] != 0]
+    run.write_candidates(value)
+    text = Page(html_of(run)).text
+    assert "faster than float on local" in text
+    assert "0000 (float)" in text
+
+
+def test_the_canary_figure_shows_the_blocks_and_not_the_warm_up(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "r", boards={"local": (False, 1e6)}, cases=CASES[:2])
+    (board,) = load_report_data(run).boards
+    content = [run.read_measurement(n) for n in (0, 1)]
+    expected = [
+        block["median_ns"]
+        for phase in ("search", "final")
+        for measurement in content
+        if measurement is not None and measurement["boards"]["local"][phase]
+        for block in measurement["boards"]["local"][phase]["blocks"]
+        if block["target"] == "canary" and block["kind"] == "block"
+    ]
+    assert [b.median_ns for b in board.canary] == expected
+    assert max(expected) < 1.2 * min(expected), "a warm-up block would stand out by 30 %"
