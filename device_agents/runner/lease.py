@@ -77,12 +77,12 @@ class Lease:
         if self._descriptor is None:
             raise RunnerError("LeaseLost", "this connection does not hold the board", hint="say hello first")
         now = self.holder()
-        if now.get("token") != self._info["token"]:
+        if not self._is_mine(now):
             raise RunnerError("LeaseLost", "the board was taken by {}".format(describe(now)))
 
     def mark_orphan(self) -> None:
         """The controller is gone; this runner only finishes what it has in hand."""
-        if self._descriptor is not None and self.holder().get("token") == self._info["token"]:
+        if self._descriptor is not None and self._is_mine(self.holder()):
             self._info["orphan"] = True
             self._write()
 
@@ -90,6 +90,10 @@ class Lease:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _is_mine(self, info: Dict[str, Any]) -> bool:
+        # Not the token alone: in a new folder it starts again.
+        return all(info.get(key) == self._info[key] for key in ("token", "controller", "pid"))
 
     def _write(self) -> None:
         write_atomically(self._info_path, [json.dumps(self._info).encode("utf-8")])

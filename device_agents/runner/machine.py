@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import ort
 from .platform import KernelTime, Options, Platform, Session
 from .sensors import Sensors, read_text
 
@@ -31,6 +30,8 @@ class MachinePlatform(Platform):
         return self._boot_id
 
     def facts(self) -> Dict[str, Any]:
+        from . import ort
+
         version, providers, extra = ort.versions()
         flags = cpu_flags()
         if flags:
@@ -66,12 +67,18 @@ class MachinePlatform(Platform):
         return None
 
     def make_session(self, model_path: str, options: Options) -> Session:
+        from . import ort
+
         return ort.OrtSession(model_path, options)
 
     def profile(self, model_path: str, options: Options, folder: str) -> List[KernelTime]:
+        from . import ort
+
         return ort.profile(model_path, options, folder)
 
     def classify(self, error: BaseException, phase: str) -> Tuple[str, str]:
+        from . import ort
+
         return ort.classify(error, phase)
 
 

@@ -35,13 +35,13 @@ class NpzRows:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            self._file = open(path, "rb")
             with zipfile.ZipFile(path) as archive:
                 self._members = {
                     info.filename[:-4]: _locate(archive, info)
                     for info in archive.infolist()
                     if info.filename.endswith(".npy")
                 }
+            self._file = open(path, "rb")
         except (OSError, ValueError, zipfile.BadZipFile, struct.error) as error:
             raise RunnerError("BadData", "the data is not an .npz file of plain arrays: {}".format(error)) from None
         self._whole: Dict[str, Array] = {}

@@ -15,7 +15,8 @@ _Bytes = Union[bytes, mmap.mmap]
 
 class Node(NamedTuple):
     name: str
-    """As in the file; ``OpType_index`` (what ONNX Runtime's profile shows) where the file has none."""
+    """As in the file. Where it has none: ``OpType_index`` as ONNX Runtime's profile shows it, which does not count Constant
+    nodes; a Constant's is its output's."""
     op_type: str
     outputs: Tuple[str, ...]
 
@@ -36,8 +37,9 @@ def _nodes(data: _Bytes) -> Iterator[Node]:
             continue
         for inner, node_start, node_end in _fields(data, start, end):
             if inner == 1:
-                yield _node(data, node_start, node_end, index)
-                index += 1
+                node = _node(data, node_start, node_end, index)
+                yield node
+                index += node.op_type != "Constant"
 
 
 def _node(data: _Bytes, start: int, end: int, index: int) -> Node:
@@ -50,7 +52,9 @@ def _node(data: _Bytes, start: int, end: int, index: int) -> Node:
             name = _text(data, a, b)
         elif field == 4:
             op_type = _text(data, a, b)
-    return Node(name or "{}_{}".format(op_type, index), op_type, tuple(outputs))
+    if not name:
+        name = outputs[0] if op_type == "Constant" and outputs else "{}_{}".format(op_type, index)
+    return Node(name, op_type, tuple(outputs))
 
 
 def _text(data: _Bytes, start: int, end: int) -> str:

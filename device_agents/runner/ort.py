@@ -6,11 +6,13 @@ import functools
 import json
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .arrays import Array
 from .errors import RunnerError
 from .platform import KernelTime, Options, Spec
+
+if TYPE_CHECKING:
+    from .arrays import Array
 
 MINIMUM = (1, 16)
 
