@@ -87,7 +87,7 @@ def _board(data: ReportData, board: BoardSection) -> Markup:
             "Latency distributions",
             plots.distributions(board),
             "Raw steady-state samples on the device's clock, none dropped. Right: histogram of each around its own "
-            "median; the thick line spans the middle half.",
+            "median, what is beyond the edges counted there; the thick line spans the middle half.",
             board,
             _series_key(board),
         )

@@ -20,6 +20,9 @@ MIDDLE = (12.4, 3.9)
 LOW = (12.4, 3.0)
 """Inches; the page scales them to its width."""
 
+Box = tuple[float, float, float, float]
+"""left, bottom, right, top"""
+
 
 def pareto(board: BoardSection, metric: str, units: Mapping[str, str], limit_ns: float | None = None) -> Markup | None:
     """Latency against a metric, both with their 95 % intervals; ``limit_ns``: the latency constraint."""
@@ -38,8 +41,8 @@ def pareto(board: BoardSection, metric: str, units: Mapping[str, str], limit_ns:
         _front(axes, points, metric, scale)
         if limit_ns is not None:
             axes.axvline(limit_ns / 1e6, color=svg.BAD, linewidth=1, linestyle=(0, (4, 3)))
-        _latency_axis(axes, [e.result.latency_ns.p50 / 1e6 for e in points if e.result.latency_ns])
-        axes.set_xlabel("latency, ms (lower is better)")
+        medians = [e.result.latency_ns.p50 / 1e6 for e in points if e.result.latency_ns]
+        _latency_axis(axes, medians, " (lower is better)")
         higher = points[0].result.metrics[metric].higher_is_better
         better = "higher" if higher else "lower"
         shown_unit = ", %" if unit == "fraction" else f", {unit}" if unit else ""
@@ -73,7 +76,6 @@ def distributions(board: BoardSection) -> Markup | None:
             left.step(values, shares, where="post", color=colour, linewidth=1.6)
         _latency_axis(left, [float(v) / 1e6 for d in shown for v in np.quantile(d.samples_ns, (0.02, 0.98))])
         _cut_tail(left, shown)
-        left.set_xlabel("latency, ms")
         left.set_ylabel("share of inferences at most this slow")
         left.set_ylim(0, 1.02)
         left.set_title("All samples")
@@ -113,15 +115,16 @@ def canary_drift(board: BoardSection) -> Markup | None:
             axes.text((start + stop - 1) / 2, 1.02, label, transform=above, ha="center", fontsize=8, color=svg.MUTED)
         axes.plot(range(len(blocks)), relative, color=svg.ACCENT, linewidth=1, marker="o", markersize=2.6)
         spread = max(2.0, 1.15 * max(abs(value) for value in relative))
+        digits = 0 if spread > 3 else 1
         axes.set_ylim(-spread, spread)
         axes.set_xlim(-0.5, len(blocks) - 0.5)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{wording.signed(value, 0)} %"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{wording.signed(value, digits)} %"))
         axes.set_ylabel("canary, from its median")
         axes.set_xlabel("canary blocks by trial (* = finals)")
         axes.set_xticks([])
         axes.grid(False, axis="x")
         _temperature(axes, board)
-        _watermark(axes, board.emulated)
+        _watermark(axes, board.emulated, below=True)
 
     return svg.figure_svg(
         f"canary-{board.key}",
@@ -206,32 +209,45 @@ def _front(axes: Axes, points: Sequence[Entry], metric: str, scale: float) -> No
 
 
 def _name_points(figure: Figure, axes: Axes, points: Sequence[Entry], metric: str, scale: float) -> None:
-    """Names beside picks and float, pushed apart vertically where they would overlap."""
-    named = [e for e in points if e.rank is not None or e.is_float]
-    leader = {"arrowstyle": "-", "color": svg.MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
+    """Names beside picks and float, each at the nearest place where it covers no mark and no other name."""
+    named = sorted((e for e in points if e.rank is not None or e.is_float), key=lambda e: e.rank or 0)
     figure.draw_without_rendering()  # places in points are known only after the layout
-    places = sorted(((*_place(e, metric, scale)[::2], e) for e in named), key=lambda p: p[1])
-    used: list[tuple[float, float]] = []
-    for x, y, entry in places:
-        px, py = (float(v) * 72 / figure.dpi for v in axes.transData.transform((x, y)))
-        level = py + 3
-        while any(abs(px - ux) < 100 and abs(level - uy) < 12 for ux, uy in used):
-            level += 2
-        used.append((px, level))
+    to_points = 72 / figure.dpi
+    spots = [axes.transData.transform(_place(e, metric, scale)[::2]) * to_points for e in points]
+    taken = [(float(x) - 6, float(y) - 6, float(x) + 6, float(y) + 6) for x, y in spots]
+    for entry in named:
         name = wording.trial_name(entry.trial)
         label = f"float {name}" if entry.is_float else name
+        label = f"{label} · pick {entry.rank}" if entry.rank is not None else label
+        place = _place(entry, metric, scale)[::2]
+        x, y = (float(v) for v in axes.transData.transform(place) * to_points)
+        box, side, up = _free_place(x, y, 5.6 * len(label), taken)
+        taken.append(box)
         axes.annotate(
-            f"{label} · pick {entry.rank}" if entry.rank is not None else label,
-            (x, y),
-            xytext=(16, level - py),
+            label,
+            place,
+            xytext=(16 * side, up),
             textcoords="offset points",
+            ha="left" if side > 0 else "right",
             va="center",
             fontsize=9,
             fontweight="bold" if entry.rank == 1 else "normal",
             color=svg.INK,
             zorder=6,
-            arrowprops=leader,
+            arrowprops={"arrowstyle": "-", "color": svg.MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5},
         )
+
+
+def _free_place(x: float, y: float, width: float, taken: Sequence[Box]) -> tuple[Box, int, float]:
+    """A box of ``width`` by 12 points beside (x, y), its side (1 right, -1 left) and how far up it is."""
+    choices = [(up, side) for step in range(12) for up in (3.0 + 11 * step, -8.0 - 11 * step) for side in (1, -1)]
+    for up, side in choices:
+        near = x + 14 * side
+        left = near if side > 0 else near - width
+        box = (left, y + up - 6, left + width, y + up + 6)
+        if not any(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken):
+            return box, side, up
+    return (x, y, x, y), 1, 3.0
 
 
 def _focus(points: Sequence[Entry], metric: str, scale: float) -> tuple[float, float]:
@@ -275,7 +291,8 @@ def _cumulative(samples_ns: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float
 
 def _spread(axes: Axes, shown: Sequence[Distribution], colours: Sequence[str]) -> None:
     parts = [100 * (d.samples_ns / np.median(d.samples_ns) - 1) for d in shown]
-    reach = max(2.0, *(float(np.quantile(np.abs(p), 0.995)) for p in parts))
+    # A rare stall of a shared machine must not squeeze everything else into a line.
+    reach = max(2.0, *(min(3 * float(np.quantile(np.abs(p), 0.75)), float(np.abs(p).max())) for p in parts))
     rows = list(range(len(shown), 0, -1))
     for row, values, colour in zip(rows, parts, colours, strict=True):
         counts, edges = np.histogram(np.clip(values, -reach, reach), bins=60, range=(-reach, reach))
@@ -312,19 +329,24 @@ def _temperature(axes: Axes, board: BoardSection) -> None:
     other.set_ylim(max(known) - 4 * span, max(known) + span / 3)
 
 
-def _latency_axis(axes: Axes, values_ms: Sequence[float]) -> None:
-    """Logarithmic where the values span more than a factor of four."""
+def _latency_axis(axes: Axes, values_ms: Sequence[float], note: str = "") -> None:
+    """Logarithmic where the values span more than a factor of four; shows microseconds where they suit better."""
     if min(values_ms) > 0 and max(values_ms) / min(values_ms) > 4:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    small = median(values_ms) < 1
+    factor = 1000 if small else 1
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{factor * value:.6g}"))
+    axes.set_xlabel(f"latency, {'µs' if small else 'ms'}{note}")
 
 
-def _watermark(axes: Axes, emulated: bool) -> None:
+def _watermark(axes: Axes, emulated: bool, *, below: bool = False) -> None:
+    """Outside the axes, where no data is: at the upper right, or ``below`` them."""
     if emulated:
-        axes.text(0.995, 0.03, "EMULATED", transform=axes.transAxes, ha="right", va="bottom", fontsize=11,
-                  fontweight="bold", color=svg.WARN, alpha=0.85, zorder=10)  # fmt: skip
+        height, side = (-0.03, "top") if below else (1.01, "bottom")
+        axes.text(1.0, height, "EMULATED", transform=axes.transAxes, ha="right", va=side, fontsize=11,
+                  fontweight="bold", color=svg.WARN)  # fmt: skip
 
 
 def _spans(keys: Sequence[tuple[str, int]]) -> list[tuple[int, int, bool]]:

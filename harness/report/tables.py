@@ -35,11 +35,10 @@ def top_table(data: ReportData, board: BoardSection) -> Markup:
     """The picks against float."""
     metrics = [m for m in data.metrics if any(m in e.result.metrics for e in board.candidates)]
     heads = [
-        el("th", "Candidate", scope="col"),
+        el("th", "Candidate, and why", scope="col"),
         *(el("th", name, scope="col", class_="n") for name in ("Latency", "p90", "Against float")),
         *(el("th", wording.metric_name(name), scope="col", class_="n") for name in metrics),
         *(el("th", name, scope="col", class_="n") for name in ("Size", "Peak memory", "Load, first run")),
-        el("th", "Why", scope="col"),
     ]
     rows = []
     if board.baseline is not None and board.baseline.rank is None:
@@ -68,13 +67,21 @@ def _top_row(entry: Entry, board: BoardSection, metrics: Sequence[str], units: M
     verdict = pill(result.verdict) if result.verdict != "valid" else None
     return el(
         "tr",
-        el("th", el("span", title, class_="name"), " ", verdict, _sub(entry.label), scope="row", class_="label"),
+        el(
+            "th",
+            el("span", title, class_="name"),
+            " ",
+            verdict,
+            _sub(entry.label),
+            _sub(el("em", why)),
+            scope="row",
+            class_="with-why",
+        ),
         *_latency_cells(result, base),
         *(_metric_cell(result.metrics.get(m), m, units, result.emulated) for m in metrics),
         _quantity(wording.size(result.artifact.size_bytes), _smaller(result, base), False),
         _quantity(wording.size(result.peak_memory_bytes), None, result.emulated and bool(result.peak_memory_bytes)),
         _load_cell(result),
-        el("td", why, class_="why"),
         class_="first" if entry.rank == 1 else "base" if entry.is_float else None,
     )
 

@@ -13,7 +13,7 @@ _NAMES = {"top1": "top-1", "top5": "top-5", "snr": "SNR", "cosine": "cosine", "m
 
 def ratio(value: float) -> str:
     """``3.1×``, ``1.04×``, ``12×``."""
-    digits = 2 if value < 2 else 1 if value < 10 else 0
+    digits = 3 if 0.995 < value < 1.005 else 2 if value < 2 else 1 if value < 10 else 0
     return f"{value:.{digits}f}\N{MULTIPLICATION SIGN}"
 
 
@@ -81,7 +81,10 @@ def metric_interval(metric: MetricResult, unit: str) -> str | None:
         return None
     low, high = metric.ci95
     if metric.difference is None:
-        return f"{metric_value(low, unit)} … {metric_value(high, unit)}"
+        if low == high:
+            return None
+        ends = [metric_value(bound, unit).removesuffix(" %").removesuffix(" dB") for bound in (low, high)]
+        return " … ".join(ends) + {"fraction": " %", "dB": " dB"}.get(unit, "")
     if unit == "fraction":
         return f"{signed(100 * low, 2)} … {signed(100 * high, 2)} pp"
     if unit == "dB":
