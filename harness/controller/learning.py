@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from harness.controller.board_session import Scoring
-from harness.data.score import MetricFacts
 from harness.errors import BoardtuneError
 from harness.ledger.state import LedgerState, TrialState
 from harness.plan import Plan
@@ -17,6 +15,7 @@ from harness.results import BoardResult, Candidate
 from harness.search.budget import Budget, StopReason
 from harness.search.constraints import worst_violations
 from harness.search.futility import futility_threshold_ns
+from harness.search.objectives import objective_values
 from harness.search.ordering import OrderedProposer
 from harness.search.proposer import Outcome, Proposal
 
@@ -69,7 +68,7 @@ class Learning:
         self._boards = boards
         self._proposer = proposer
         self._record = record
-        self._metric = scoring.metrics[0].facts
+        self._metric = scoring.metrics[0].name
         self._scoring = scoring
         self._charged: set[int] = set()
         self._budget = budget
@@ -145,26 +144,13 @@ class Learning:
 
     def _outcome(self, trial: TrialState) -> Outcome:
         source = self._seen[trial.duplicate_of] if trial.duplicate_of is not None else trial
-        results = [source.boards[name].result for name in self._boards if name in source.boards]
         status = trial.status
         if status not in ("done", "failed", "pruned", "duplicate"):
             raise BoardtuneError(f"trial {trial.number} is {status}: it has not ended")
-        if len(results) < len(self._boards) or any(r is None or r.latency_ns is None for r in results):
-            return Outcome(status, None)
-        kept = [r for r in results if r is not None]
-        return Outcome(status, self._values(kept), self._violations(kept))
-
-    def _values(self, results: list[BoardResult]) -> tuple[float, ...]:
-        """Lower is better. Over boards: geometric mean of latencies, the worst loss of accuracy."""
-        logs = [math.log(r.latency_ns.p50) for r in results if r.latency_ns is not None]
-        latency = math.exp(sum(logs) / len(logs))
-        losses = [_loss(r, self._metric) for r in results]
-        worst = max(losses)
-        if self._plan.objective == "latency":
-            return (latency,)
-        if self._plan.objective == "accuracy":
-            return (worst,)
-        return (latency, worst)
+        found = {name: source.boards[name].result for name in self._boards if name in source.boards}
+        results = {name: result for name, result in found.items() if result is not None}
+        values = objective_values(results, self._boards, self._plan.objective, self._metric)
+        return Outcome(status, values, () if values is None else self._violations(list(results.values())))
 
     def _violations(self, results: list[BoardResult]) -> tuple[float, ...]:
         """The plan's constraints by how much the worst board breaks them, then 1 for any other limit of a board."""
@@ -180,22 +166,11 @@ class Learning:
                 name,
                 self._plan.top_k,
                 objective=self._plan.objective,
-                metric=self._metric.name,
+                metric=self._metric,
                 max_latency_ns=self._plan.max_latency,
             )
             for name in self._boards
         }
-
-
-def _loss(result: BoardResult, metric: MetricFacts) -> float:
-    found = result.metrics.get(metric.name)
-    if found is None:
-        return math.inf
-    if metric.versus_float:
-        return -found.value if metric.higher_is_better else found.value
-    # The float model itself has no difference.
-    difference = found.difference or 0.0
-    return -difference if metric.higher_is_better else difference
 
 
 def _candidate(trial: TrialState) -> Candidate:

@@ -23,6 +23,7 @@ from harness.errors import ExitCode
 from harness.plan import Plan
 from harness.search.budget import Budget, Limits
 from harness.search.make import make_proposer
+from harness.search.objectives import objective_count
 from harness.search.topk import Selection
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _learning(setup: SearchSetup, crew: SearchCrew) -> Learning:
             setup.space,
             plan.sampler,
             seed=plan.seed,
-            objectives=2 if plan.objective == "pareto" else 1,
+            objectives=objective_count(plan.objective, setup.asked.metric),
             window=setup.window,
         ),
         crew,
