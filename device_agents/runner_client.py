@@ -20,6 +20,10 @@ Reply = tuple[dict[str, Any], list[Buffer]]
 _READ_BYTES = 1 << 20
 
 
+class _DoesNotStart(BoardUnfit):
+    """Python is there and ended before the runner spoke."""
+
+
 def new_request_id() -> str:
     """Unique over all runs: results are kept on the board under it."""
     return uuid.uuid4().hex
@@ -38,15 +42,16 @@ def start_runner(transport: Transport, board: str, deadline: Deadline) -> Runner
         BoardUnfit: no Python there, or one too old.
         LinkError, DeviceTimeout: the transport's.
     """
-    if transport.file_size(runner_path()) != len(build_runner()[0]):
+    there = transport.file_size(runner_path()) == len(build_runner()[0])
+    if not there:
         send_runner(transport)
     try:
         return _started(transport, runner_path(), board, deadline)
-    except BoardUnfit as error:
-        if "zip" not in error.detail.lower() and "__main__" not in error.detail:
+    except _DoesNotStart:
+        if not there:
             raise
-    # Python could not read the file: right size, wrong bytes (a disk that lied, a power cut).
-    logger.warning("board %r: the runner's file is damaged; sending it again", board)
+    # Right size, wrong bytes: a disk that lied, a power cut.
+    logger.warning("board %r: the runner does not start; sending it again", board)
     send_runner(transport)
     return _started(transport, runner_path(), board, deadline)
 
@@ -167,6 +172,6 @@ class RunnerClient:
             return BoardUnfit(last.partition("boardtune-runner:")[2].strip() or last, board=self._board, detail=tail)
         if status is None and not tail:
             return LinkError("the connection dropped while the runner was starting", board=self._board)
-        return BoardUnfit(
+        return _DoesNotStart(
             f"the runner does not start: {last or f'exit status {status}'}", board=self._board, detail=tail
         )

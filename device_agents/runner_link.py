@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from device_agents.contract import AgentError, BoardUnfit, DeviceReboot, DeviceTimeout, LinkError
+from device_agents.contract import AgentError, BadData, BoardUnfit, DeviceReboot, DeviceTimeout, LinkError
 from device_agents.runner import frames
 from device_agents.runner.frames import Buffer
 from device_agents.runner_client import Reply, RunnerClient, checked, new_request_id, send_runner, start_runner
@@ -112,36 +112,47 @@ class RunnerLink:
         deadline: Deadline,
     ) -> Reply:
         """For requests that may be sent twice: a dropped link is mended once and the request sent again."""
-        client = self.live(deadline)
         try:
-            reply = client.request(operation, header, blobs, deadline=deadline)
+            reply = self._request(operation, header, blobs, deadline, new_request_id())
         except LinkError as error:
+            if not self._wanted:
+                raise
             logger.info("board %r: %s; connecting again", self.name, error.message)
-            self.drop("the link dropped")
-            reply = self._watched(
-                operation, lambda: self.live(deadline).request(operation, header, blobs, deadline=deadline)
-            )
-        except DeviceTimeout:
-            self.drop(f"the board did not answer {operation}")
-            raise
+            reply = self._request(operation, header, blobs, deadline, new_request_id())
         return self._accepted(reply)
 
     def ask_once(
         self, operation: str, header: Mapping[str, Any], blobs: Sequence[Buffer], *, deadline: Deadline
     ) -> Reply:
         """For work whose result the runner keeps: after a dropped link it is fetched, never worked out twice."""
-        client = self.live(deadline)
+        self.live(deadline)
         request_id = new_request_id()
         try:
-            reply = client.request(operation, header, blobs, deadline=deadline, request_id=request_id)
+            reply = self._request(operation, header, blobs, deadline, request_id)
         except LinkError as error:
             logger.info("board %r: %s; connecting again for the result of %s", self.name, error.message, operation)
-            self.drop("the link dropped")
             reply = self._fetch(operation, request_id, deadline)
-        except DeviceTimeout:
-            self.drop(f"the board did not answer {operation}")
-            raise
         return self._accepted(reply)
+
+    def _request(
+        self,
+        operation: str,
+        header: Mapping[str, Any] | None,
+        blobs: Sequence[Buffer],
+        deadline: Deadline,
+        request_id: str,
+    ) -> Reply:
+        """One try. A link that failed, or on which an answer may still be under way, is dropped."""
+        client = self.live(deadline)
+        try:
+            return client.request(operation, header, blobs, deadline=deadline, request_id=request_id)
+        except BadData:
+            raise  # nothing was sent
+        except BaseException as error:
+            self.drop(
+                f"the link dropped during {operation}" if isinstance(error, LinkError) else f"{operation} was left"
+            )
+            raise
 
     # ---- making and mending --------------------------------------------------------------------------------------
 
@@ -212,13 +223,6 @@ class RunnerLink:
                 logger.debug("board %r: %s; again in %.1f s", self.name, error.message, pause)
             time.sleep(pause)
             pause = min(2 * pause, _RETRY_LAST_S)
-
-    def _watched(self, operation: str, action: Callable[[], _T]) -> _T:
-        try:
-            return action()
-        except (LinkError, DeviceTimeout):
-            self.drop(f"the link dropped during {operation}")
-            raise
 
     # ---- replies -------------------------------------------------------------------------------------------------
 

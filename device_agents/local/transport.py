@@ -47,7 +47,7 @@ class LocalTransport:
         self._end_processes()
         probe = self._folder / f"write-test-{os.getpid()}"
         with self._refusals(f"write in the work folder {str(self._folder)!r}"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe.write_bytes(b"\n")
             probe.unlink()
 

@@ -95,6 +95,7 @@ class Executor:
             "inputs": [_spec_to_wire(spec) for spec in session.inputs],
             "outputs": [_spec_to_wire(spec) for spec in session.outputs],
             "assignment": session.assignment(),
+            "placement_notes": session.placement_notes(),
             "compiled_sha256": session.compiled_sha256,
             "peak_memory_bytes": self._platform.peak_memory_bytes(),
         }, ()

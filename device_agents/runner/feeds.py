@@ -64,6 +64,8 @@ class Feeder:
         self._inputs = inputs
         self._source = source
         self._pipeline = pipeline
+        images = [spec.name for spec in inputs if len(inputs) == 1 or len(spec.shape) >= 3]
+        self._image = images[0] if images else None
         self._check_names(exact)
         self._count = self._common_count()
         self.rows = self._checked_rows(rows)
@@ -84,9 +86,15 @@ class Feeder:
         """What the model takes, from raw arrays; with a pipeline, its pre-processing happens here."""
         out: Dict[str, Array] = {}
         for spec in self._inputs:
-            ready = self._pipeline.before(raw[spec.name]) if self._pipeline else raw[spec.name]
+            ready = self._prepared(spec, raw[spec.name])
             out[spec.name] = ready[0] if ready.ndim == len(spec.shape) + 1 else ready
         return out
+
+    def _prepared(self, spec: Spec, samples: Array) -> Array:
+        """Through the pipeline, which is for the only input, or else for the first with three axes or more."""
+        if self._pipeline is None or spec.name != self._image:
+            return samples
+        return self._pipeline.before(samples)
 
     def _check_names(self, exact: bool) -> None:
         wanted = [spec.name for spec in self._inputs]
@@ -127,7 +135,7 @@ class Feeder:
         groups = {}
         for spec in self._inputs:
             sample = self._source.rows(spec.name, self.rows[:1])
-            ready = self._pipeline.before(sample) if self._pipeline else sample
+            ready = self._prepared(spec, sample)
             per_sample = ready.ndim == len(spec.shape) + 1
             expected = spec.shape if per_sample else spec.shape[1:]
             fits = (per_sample or ready.ndim == len(spec.shape)) and all(

@@ -15,7 +15,7 @@ _Bytes = Union[bytes, mmap.mmap]
 
 class Node(NamedTuple):
     name: str
-    """As in the file. Where it has none: ``OpType_index`` as ONNX Runtime's profile shows it, which does not count Constant
+    """As in the file. Where it has none: ``OpType_index`` as ONNX Runtime's profile shows it, which counts no Constant
     nodes; a Constant's is its output's."""
     op_type: str
     outputs: Tuple[str, ...]

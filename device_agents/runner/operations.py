@@ -122,6 +122,7 @@ class Operations:
         answer = {key: reply[key] for key in ("load_ns", "inputs", "outputs", "compiled_sha256", "peak_memory_bytes")}
         answer["session"] = request
         answer["placement"] = receipt(read_nodes(path), providers, reply["assignment"], profile)
+        answer["placement"].update(reply["placement_notes"])
         return answer, ()
 
     def _op_measure(self, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:

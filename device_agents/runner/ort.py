@@ -92,6 +92,10 @@ class OrtSession:
             out.setdefault(subgraph.ep_name, []).extend(node.name for node in subgraph.get_nodes())
         return out
 
+    def placement_notes(self) -> Dict[str, Any]:
+        """Nothing beyond its assignment."""
+        return {}
+
 
 def _create(model_path: str, options: Options, extra_config: Mapping[str, str], profile_prefix: str = "") -> Any:
     import onnxruntime

@@ -57,6 +57,10 @@ class Session(Protocol):
     def assignment(self) -> Optional[Dict[str, List[str]]]:
         """Provider -> names of the nodes assigned to it, by the runtime's own word; ``None`` if it has none."""
 
+    def placement_notes(self) -> Dict[str, Any]:
+        """Fields of ``contract.Placement`` that this platform knows better than the receipt made from its assignment
+        and profile, e.g. ``fallback_reasons``; mostly empty."""
+
 
 class Options(NamedTuple):
     """``contract.RuntimeOptions`` on this side of the wire."""
