@@ -4,11 +4,12 @@ what they do is in :mod:`recorder`, :mod:`harness.quantize` and :mod:`board_sess
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,14 +26,18 @@ from harness.controller.trial import Quantized
 from harness.controller.turns import Turns
 from harness.errors import BoardtuneError
 from harness.ledger import events
+from harness.ledger.key import result_key
 from harness.ledger.plain import plain
 from harness.ledger.run_directory import Phase, RunDirectory
+from harness.ledger.state import TrialState
 from harness.measure.settings import MeasurementSettings
 from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
 from harness.recipes.recipe import Recipe
 from harness.results import ArtifactInfo
 
 log = logging.getLogger(__name__)
+
+_BACKEND_PACKAGES = ("onnxruntime", "onnx")
 
 
 class RecorderActor(Recorder):
@@ -111,12 +116,16 @@ class QuantizerActor:
         seconds = time.monotonic() - started
         if isinstance(made, Refusal):
             out.unlink(missing_ok=True)
-            return QuantizeReply(made, None, (), recipe.backend, seconds)
+            return QuantizeReply(made, None, (), self._backend(recipe), seconds)
         model = made.path.read_bytes()
         made.path.unlink()
         info = ArtifactInfo(made.sha256, made.identity, made.size_bytes)
         kept = Quantized(info, made.snr_db, made.quantized_operators)
-        return QuantizeReply(kept, model, made.notices, recipe.backend, seconds)
+        return QuantizeReply(kept, model, made.notices, self._backend(recipe), seconds)
+
+    def _backend(self, recipe: Recipe) -> str:
+        """Name and versions, part of the key of a result."""
+        return " ".join([recipe.backend, *(f"{name} {importlib.metadata.version(name)}" for name in _BACKEND_PACKAGES)])
 
     def close(self) -> None:
         self._worker.close()
@@ -172,13 +181,10 @@ class BoardActor:
         self._stopping = False
         log_to_file(ray.get(recorder.logs.remote()) / f"board-{board.name}.log")
 
-    def open(self) -> dict[str, Any]:
-        """Connects; returns the board's facts as JSON. Raises :class:`AgentError`."""
-        facts = self._session.open()
-        ray.get(
-            self._recorder.record.remote(events.board(self._session.name, plain(facts), plain(self._session.options)))
-        )
-        return plain(facts)  # type: ignore[no-any-return]
+    def open(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Connects; returns the board's facts and the runtime options as JSON. Raises :class:`AgentError`."""
+        self._facts = self._session.open()
+        return plain(self._facts), plain(self._session.options)
 
     def skip(self, trials: Iterable[int]) -> None:
         self._turns.skip(trials)
@@ -222,12 +228,29 @@ class BoardActor:
             return self._failed(task, "evaluation", str(error))
         result = replace(outcome.result, phase=task.phase)
         futile = task.phase == "search" and outcome.measurement.stop_reason == "futility"
+        record = {**outcome.record, "key": self._key(state, recipe, outcome.record)}
         ray.get(
             self._recorder.keep_result.remote(
-                task.trial, name, task.phase, result, outcome.record, outcome.measurement, futile=futile
+                task.trial, name, task.phase, result, record, outcome.measurement, futile=futile
             )
         )
         return None
+
+    def _key(self, state: TrialState, recipe: Recipe, record: Mapping[str, Any]) -> dict[str, Any]:
+        """What the result is a result of."""
+        prepared, before = self._prepared, record.get("state_before", {})
+        key = result_key(
+            model=prepared.model.digest,
+            data={role: prepared.digests[role] for role in ("calibration", "evaluation")},
+            preprocess=prepared.digests["preprocess"] or None,
+            metric=tuple(metric.name for metric in prepared.scoring.metrics),
+            recipe=recipe.digest,
+            backend=state.backend,
+            facts=self._facts,
+            options=self._session.options,
+            power_state=" ".join(str(before[k]) for k in ("power_mode", "governor") if before.get(k)) or None,
+        )
+        return {"digest": key.digest, **asdict(key)}
 
     def _failed(self, task: BoardTask, cause: str, message: str, detail: str = "") -> str:
         name = self._session.name

@@ -34,9 +34,10 @@ from harness.controller.learning import Learning
 from harness.controller.progress import Progress, Watcher
 from harness.controller.setup import RESUMABLE, SearchSetup
 from harness.controller.tuning import Crew, LedgerSearcher, TrialRunner
-from harness.errors import BoardtuneError, BoardUnavailable
+from harness.errors import BoardtuneError, BoardUnavailable, ConfigError
 from harness.ledger import events
 from harness.ledger.events import Event
+from harness.ledger.header import board_differences
 from harness.ledger.state import LedgerState, TrialState
 from harness.quantize.contract import QuantizeLimits
 from harness.quantize.worker import QuantizeWorker
@@ -136,13 +137,18 @@ class SearchCrew:
     def open_boards(self, watcher: Watcher) -> None:
         """Connects to all boards side by side. Raises :class:`BoardUnavailable` naming each that did not answer."""
         self._tell(watcher, Progress(self._phase, self._setup.trials))
+        recorded = self.state().boards
         calls = {name: board.open.remote() for name, board in self._crew.boards.items()}
         problems: dict[str, AgentError] = {}
         for name, call in calls.items():
             try:
-                _get(call)
+                facts, options = _get(call)
             except AgentError as error:
                 problems[name] = error
+                continue
+            if name in recorded:
+                _same_board(name, recorded[name], facts, options)
+            self._record(events.board(name, facts, options))
         if problems:
             lines = [f"board {name!r}: {error.message}" for name, error in problems.items()]
             hints = [error.hint for error in problems.values() if error.hint]
@@ -278,6 +284,18 @@ class SearchCrew:
 
     def _tell(self, watcher: Watcher, progress: Progress) -> None:
         watcher.update(progress)
+
+
+def _same_board(name: str, recorded: Mapping[str, Any], facts: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Results of another board, runtime or set of options must not stand beside those recorded."""
+    unlike = [str(difference) for difference in board_differences(recorded["facts"], facts)]
+    if recorded["options"] != options:
+        unlike.append(f"options: the run has {recorded['options']}, now {options}")
+    if unlike:
+        raise ConfigError(
+            f"board {name!r} is not as it was when the run began: {'; '.join(unlike)}",
+            hint="start a new run directory; results of the two cannot be compared",
+        )
 
 
 def _trial_name(trial: Any) -> str:

@@ -25,8 +25,8 @@ from harness.search.topk import FILTERS, UserFilter
 
 OPEN_SPACE_TRIALS = 32
 """Trials where neither the plan nor the preset says how many."""
-RESUMABLE = ("plan.trials", "plan.budget", "plan.max_time", "plan.boards", "plan.model", "plan.calib", "plan.eval")
-"""Fields of the plan that may change on ``--resume``: more trials or time; paths, as digests say what is in them."""
+RESUMABLE = ("plan.trials", "plan.budget", "plan.max_time")
+"""Fields of the plan that may change on ``--resume``: more trials or more time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +108,7 @@ def header_of(setup: SearchSetup) -> dict[str, Any]:
         },
         preprocess=prepared.digests["preprocess"] or None,
         metric=[metric.name for metric in prepared.scoring.metrics],
+        metric_units={metric.name: metric.unit for metric in prepared.scoring.metrics},
         plan=plan.to_json(),
         seed=plan.seed,
         versions={name: importlib.metadata.version(name) for name in packages},
