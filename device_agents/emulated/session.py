@@ -69,6 +69,14 @@ class EmulatedSession:
     def assignment(self) -> dict[str, list[str]]:
         return self._assignment
 
+    def placement_notes(self) -> dict[str, object]:
+        """The receipt names what it rests on: one model of the board, which no second source confirms."""
+        return {
+            "evidence": ["emulated-cost-model"],
+            "agrees": None,
+            "fallback_reasons": dict(self._peak.fallback_reasons),
+        }
+
     # ---- time ----------------------------------------------------------------------------------------------------
 
     def next_block(self) -> None:

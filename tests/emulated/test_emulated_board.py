@@ -174,7 +174,10 @@ def test_an_accelerator_gives_a_receipt_with_offload_and_time_shares(board: Boar
     assert {"pool", "flatten"} <= set(placed["CPUExecutionProvider"])
     everything = [*placed["VitisAIExecutionProvider"], *placed["CPUExecutionProvider"], *report.placement.fused]
     assert sorted(everything) == sorted(node.name for node in onnx.load(quantized).graph.node)
-    assert report.placement.agrees is True
+    assert report.placement.evidence == ("emulated-cost-model",)
+    assert report.placement.agrees is None
+    reasons = report.placement.fallback_reasons
+    assert reasons["pool"] == "GlobalAveragePool is not supported by VitisAIExecutionProvider"
     assert 0 < (report.placement.offload_ratio or 0) < 1
     assert sum(report.placement.time_share.values()) == pytest.approx(1.0)
     assert report.compiled_sha256 is not None
