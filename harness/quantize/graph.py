@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -133,6 +134,28 @@ def constants_to_initializers(graph: GraphProto) -> None:
         copies = [_copy(node) for node in kept]
         del graph.node[:]
         graph.node.extend(copies)
+
+
+def flatten_gemm_biases(graph: GraphProto) -> None:
+    """Gives each constant Gemm bias the shape [N]: ONNX Runtime's rewriters fail on [], [1] and [1, N] per channel."""
+    constants = initializers_of(graph)
+    present = set(constants)
+    for node in graph.node:
+        if node.op_type != "Gemm" or len(node.input) < 3 or node.input[1] not in constants:
+            continue
+        bias = constants.get(node.input[2])
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        width = int(constants[node.input[1]].dims[0 if transposed else 1])
+        if bias is None or list(bias.dims) == [width]:
+            continue
+        values = numpy_helper.to_array(bias)
+        if values.size not in (1, width) or (values.ndim == 2 and values.shape[0] != 1):
+            continue  # One row per row of the result: not a bias.
+        name = f"{bias.name}_{width}"
+        if name not in present:
+            graph.initializer.append(numpy_helper.from_array(np.resize(values.ravel(), width), name))
+            present.add(name)
+        node.input[2] = name
 
 
 def sort_nodes(graph: GraphProto) -> None:

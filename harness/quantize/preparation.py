@@ -68,6 +68,7 @@ def prepare(
     if transform:
         _transform(work, phase)
     graphs.constants_to_initializers(work.model.graph)
+    graphs.flatten_gemm_biases(work.model.graph)
     _infer_shapes(work)
     graphs.name_nodes(work.model)
     graphs.drop_unused_opsets(work.model)

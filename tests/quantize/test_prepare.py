@@ -282,6 +282,21 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
     assert [o.domain for o in made.opset_import] == [""]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 4), (1, 1), (4,)])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_gemm_biases_are_flattened(tmp_path: Path, shape: tuple[int, ...], transposed: int) -> None:
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], "gemm", transB=transposed)
+    weight = weights(1, 6, 4)
+    constants = {"w": weight.T.copy() if transposed else weight, "b": np.asarray(weights(2, *shape), np.float32)}
+    path = write(model_of([node], constants, {"x": [2, 6]}, {"y": [2, 4]}), tmp_path / "m.onnx")
+    prepared = prepare_model(path, tmp_path / "p.onnx")
+    made = onnx.load(prepared.path)
+    bias = next(t for t in made.graph.initializer if t.name == made.graph.node[0].input[2])
+    assert list(bias.dims) == [4]
+    x = weights(3, 2, 6)
+    np.testing.assert_allclose(outputs(prepared.path, x=x)[0], outputs(path, x=x)[0], atol=1e-6)
+
+
 def test_integer_model_without_a_valid_random_sample(tmp_path: Path) -> None:
     """A lookup whose indices must be over 1 cannot be checked at random; preparation goes on."""
     nodes = [
