@@ -29,6 +29,7 @@ def main() -> int:
                 f"  {figure.network:<14} {figure.precision:<8} {figure.providers[0]:<25} {figure.threads:>2} threads"
                 f"  published {figure.latency_ms:>8.2f} ms  model {check.model_ms:>8.2f} ms"
                 f"  error {check.error:+7.1%} (allowed {figure.max_error:.0%})"
+                f"  {figure.runtime}{'' if figure.fitted else ', not fitted to'}"
             )
     return 0 if good else 1
 

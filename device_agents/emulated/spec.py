@@ -99,7 +99,10 @@ class Figure(_Section):
     latency_ms: Positive
     max_error: Annotated[float, Field(gt=0, lt=1)]
     """Largest relative error |model / published - 1| that is acceptable; a test holds the model to it."""
+    fitted: bool = True
+    """Whether the parameters were chosen with this figure in view; ``false`` for figures kept to check them."""
     runtime: str
+    """What executed the network there."""
     source: str
     """Where it was published: address, and what the text there leaves open."""
 

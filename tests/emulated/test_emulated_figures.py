@@ -25,9 +25,16 @@ def test_both_boards_are_shipped() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_at_least_three_published_figures_hold_within_the_stated_error(path: Path) -> None:
     checks = list(check(spec_of(path).cost_model))
-    assert len(checks) >= 3
+    # Of the runtime that the board stands for.
+    assert sum(c.figure.runtime == "ONNX Runtime" and c.figure.max_error <= 0.2 for c in checks) >= 3
     assert {c.figure.network: f"{c.error:+.1%}" for c in checks if not c.within} == {}
-    assert all(c.figure.max_error <= 0.2 and c.figure.source.startswith("https://") for c in checks)
+    assert all(c.figure.source.startswith("https://") for c in checks)
+
+
+def test_figures_that_nothing_was_fitted_to_hold_within_a_quarter() -> None:
+    checks = [c for c in check(spec_of(FILES[0]).cost_model) if not c.figure.fitted]
+    assert len(checks) >= 3
+    assert all(c.within and c.figure.max_error <= 0.25 for c in checks)
 
 
 def test_an_error_is_relative_and_signed() -> None:
