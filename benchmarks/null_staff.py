@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from device_agents.contract import BoardFacts, Placement, RuntimeOptions
 from harness.boards.schema import Board
@@ -21,14 +22,15 @@ from harness.results import BoardResult, LatencyResult, MetricResult
 
 
 class NullQuantizer:
-    """Writes the recipe's digest as the artifact after ``seconds``."""
+    """Gives the float model back after ``seconds``, as a file of its own for each recipe."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds
 
     def quantize(self, job: QuantizeJob) -> Artifact | Refusal:
         time.sleep(self._seconds)
-        content = job.model.read_bytes() if job.recipe.is_float32 else job.recipe.to_json().encode()
+        # A whole model, as what follows looks into it; its doc string makes each recipe's a different file.
+        content = job.model.read_bytes() + onnx.ModelProto(doc_string=job.recipe.digest).SerializeToString()
         job.out.write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         return Artifact(job.out, digest, digest, len(content), 40.0, 1)

@@ -8,6 +8,7 @@ import importlib.metadata
 import logging
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -179,6 +180,7 @@ class BoardActor:
         self._turns = Turns(first)
         self._batch = batch
         self._stopping = False
+        self._closing = False
         log_to_file(ray.get(recorder.logs.remote()) / f"board-{board.name}.log")
 
     def open(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -195,9 +197,8 @@ class BoardActor:
 
     def measure(self, task: BoardTask) -> str | None:
         """Measures and records; ``None``, or why it failed. ``interrupted``: it was not begun."""
-        if task.phase == "final":
-            return self._measure(task)
-        with self._turns.turn(task.trial):
+        turn = self._turns.out_of_turn if task.phase == "final" else self._turns.turn
+        with turn(task.trial):
             return self._measure(task)
 
     def _measure(self, task: BoardTask) -> str | None:
@@ -226,6 +227,10 @@ class BoardActor:
             return self._failed(task, type(error).__name__, error.message, error.detail)
         except BoardtuneError as error:
             return self._failed(task, "evaluation", str(error))
+        except Exception as error:
+            # A defect met on one board must not end the trial on the others.
+            log.exception("trial %d on %s", task.trial, name)
+            return self._failed(task, "internal", f"{type(error).__name__}: {error}", traceback.format_exc())
         result = replace(outcome.result, phase=task.phase)
         futile = task.phase == "search" and outcome.measurement.stop_reason == "futility"
         record = {**outcome.record, "key": self._key(state, recipe, outcome.record)}
@@ -254,6 +259,9 @@ class BoardActor:
 
     def _failed(self, task: BoardTask, cause: str, message: str, detail: str = "") -> str:
         name = self._session.name
+        if self._closing:
+            # Cut short by us, which is no failure of the board or the model.
+            return "interrupted"
         if task.phase == "final":
             event = events.final(task.trial, name, None, cause=cause, message=message)
         else:
@@ -265,5 +273,6 @@ class BoardActor:
         return self._session.quarantined
 
     def close(self) -> None:
+        self._stopping = self._closing = True
         with contextlib.suppress(AgentError):
             self._session.close()

@@ -17,11 +17,15 @@ import numpy.typing as npt
 from device_agents.contract import (
     Agent,
     AgentError,
+    BadData,
     Block,
     BoardFacts,
     BoardState,
     DataRef,
+    DeviceCrash,
     LoadReport,
+    ModelRejected,
+    OutOfMemory,
     Pipeline,
     RuntimeOptions,
     Tensors,
@@ -32,6 +36,7 @@ from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
 from harness.boards.schema import Board, Limits
 from harness.controller.evaluation import EvaluationPart, PartName, score_outputs, sha256_file
+from harness.controller.wired import wired
 from harness.data.metric import Metric, MetricFailed
 from harness.data.score import Score
 from harness.measure.paired import AccuracyBound
@@ -49,6 +54,8 @@ log = logging.getLogger(__name__)
 SPOT_ROWS = 4
 """Samples of the timed session whose outputs are compared with the accuracy pass."""
 _COOL_POLL_S = 2.0
+_OF_THE_MODEL = (ModelRejected, OutOfMemory, DeviceCrash, BadData)
+"""Failures that the board itself came through well: they say nothing against it."""
 
 T = TypeVar("T")
 
@@ -105,13 +112,14 @@ class BoardSession:
     ) -> None:
         self.board = board
         self.options: RuntimeOptions = runtime_options(board)
-        self._agent = agent_factory(board)
+        self._agent = wired(agent_factory(board))
         self._timing = clock_lock if times_on_this_host(board) else contextlib.nullcontext
         self._sleep = sleep
         self._canary = canary_path(board)
         self._canary_sha256 = sha256_file(self._canary)
         self._facts: BoardFacts | None = None
         self._failures_in_a_row = 0
+        self._closed = False
         self.quarantined: str | None = None
         """Why the board is left out of the rest of the run."""
 
@@ -132,6 +140,8 @@ class BoardSession:
         return self._facts
 
     def close(self) -> None:
+        """Also from another thread: what is being measured then fails, and is not tried again."""
+        self._closed = True
         self._agent.close()
 
     def device_clock_ns(self) -> int:
@@ -146,21 +156,28 @@ class BoardSession:
         attempts = self.board.recovery.retries + 1
         for attempt in range(1, attempts + 1):
             try:
+                if attempt > 1:
+                    self._recover()
                 outcome = self._measure_once(request)
             except AgentError as error:
-                self._failures_in_a_row += 1
-                if self._failures_in_a_row >= self.board.recovery.quarantine_after and error.retryable:
-                    self.quarantined = f"{self._failures_in_a_row} failures in a row, the last: {error.message}"
-                if not error.retryable or attempt == attempts or self.quarantined:
+                self._count(error)
+                if not error.retryable or attempt == attempts or self.quarantined or self._closed:
                     raise
                 log.warning("%s: %s; attempt %d of %d", self.name, error, attempt + 1, attempts)
-                self._recover()
             else:
                 self._failures_in_a_row = 0
                 if outcome.measurement.quarantine:
                     self.quarantined = "; ".join(outcome.measurement.reasons) or "its measurements drift"
                 return outcome
         raise RuntimeError("unreachable: the loop returns or raises")
+
+    def _count(self, error: AgentError) -> None:
+        if isinstance(error, _OF_THE_MODEL):
+            self._failures_in_a_row = 0
+            return
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= self.board.recovery.quarantine_after:
+            self.quarantined = f"{self._failures_in_a_row} failures in a row, the last: {error.message}"
 
     def _recover(self) -> None:
         self._sleep(self.board.recovery.cool_down_s)

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
 _CLOSE_S = 20.0
+_CLOSE_AT_ONCE_S = 2.0
+_QUANTIZER_RETRIES = 2
+"""Times that a recipe is tried again whose quantizer's process died (of lack of memory, say)."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,9 @@ def hire(
     calibration = ray.put(setup.prepared.calibration.read_bytes())
     count = max(1, min(2, os.cpu_count() or 1, setup.trials))
     quantizers = tuple(
-        ray.remote(QuantizerActor).options(num_cpus=1).remote(model, calibration, limits, staff.make_quantizer)
+        ray.remote(QuantizerActor)
+        .options(num_cpus=1, max_restarts=-1, max_task_retries=_QUANTIZER_RETRIES)
+        .remote(model, calibration, limits, staff.make_quantizer)
         for _ in range(count)
     )
     prepared = ray.put(setup.prepared)
@@ -184,13 +189,21 @@ class SearchCrew:
                 shutil.rmtree(storage, ignore_errors=True)
         for failure in searcher.failures:
             watcher.notice(failure)
+        if searcher.error is not None:
+            raise searcher.error
 
     def run_finals(self, interruption: Interruption, watcher: Watcher) -> None:
         """Finalists of all boards, the boards side by side."""
         self._phase = "finals"
 
+        problems: list[Exception] = []
+
         def of_board(name: str) -> None:
-            run_finals(name, self._setup.asked, self.state, self._finalise)
+            try:
+                run_finals(name, self._setup.asked, self.state, self._finalise)
+            except Exception as error:
+                log.exception("the finals of %s ended", name)
+                problems.append(error)
 
         with self._watched(interruption, watcher):
             threads = [threading.Thread(target=of_board, args=(name,), daemon=True) for name in self._crew.boards]
@@ -199,6 +212,8 @@ class SearchCrew:
             while any(thread.is_alive() for thread in threads):
                 for thread in threads:
                     thread.join(0.1)
+        if problems:
+            raise problems[0]
 
     def finish(
         self, content: Mapping[str, Any], selections: Mapping[str, Selection], stop: str, *, interrupted: bool
@@ -210,13 +225,17 @@ class SearchCrew:
             self._record(events.finished(picks))
         _get(self._crew.recorder.write_outputs.remote(dict(content)))
 
-    def dismiss(self) -> None:
-        """Closes boards and quantizers, then the run directory. Never raises."""
+    def dismiss(self, *, at_once: bool = False) -> None:
+        """Closes boards and quantizers, then the run directory. ``at_once``: whatever is under way is cut short, and
+        nothing of it is recorded. Never raises."""
+        if at_once:
+            ray.kill(self._crew.recorder)
         calls = [actor.close.remote() for actor in (*self._crew.boards.values(), *self._crew.quantizers)]
         with contextlib.suppress(Exception):
-            ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_S)
-        with contextlib.suppress(Exception):
-            ray.get(self._crew.recorder.close.remote(), timeout=_CLOSE_S)
+            ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_AT_ONCE_S if at_once else _CLOSE_S)
+        if not at_once:
+            with contextlib.suppress(Exception):
+                ray.get(self._crew.recorder.close.remote(), timeout=_CLOSE_S)
 
     # -- helpers --------------------------------------------------------------------------------------------
 
@@ -248,16 +267,18 @@ class SearchCrew:
         over = threading.Event()
 
         def watch() -> None:
-            stopped = False
+            stopped = shown_failed = False
             while not over.wait(_WATCH_S):
+                if interruption.asked and not stopped:
+                    stopped = True
+                    self._stop_actors()
                 try:
-                    if interruption.asked and not stopped:
-                        stopped = True
-                        self._stop_actors()
                     self._look(watcher)
                 except Exception:
-                    log.exception("the progress display failed")
-                    return
+                    # Nobody's search ends because it could not be shown.
+                    if not shown_failed:
+                        log.exception("the progress display failed")
+                    shown_failed = True
 
         thread = threading.Thread(target=watch, daemon=True, name="watch")
         thread.start()

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from harness.controller.inventory import Inventory, inventory
 from harness.controller.trial import Quantized
+from harness.controller.turns import WAIT_S
 from harness.failpoints import passing
 from harness.ledger import events
 from harness.ledger.events import Event
@@ -68,7 +70,9 @@ class Recorder:
 
     def stop(self) -> None:
         """Trials begin no further step."""
-        self._stopping = True
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
 
     def stopping(self) -> bool:
         return self._stopping
@@ -112,6 +116,16 @@ class Recorder:
     def model_path(self, trial: int) -> Path:
         return self._run.model_path(trial)
 
+    def inventory(self, trial: int) -> Inventory:
+        """Read here, where the file is: a trial may run on another node."""
+        return inventory(self._run.model_path(trial))
+
+    def restore_model(self, trial: int, model: bytes) -> None:
+        """Puts a model back whose file was lost or altered; the ledger already has it."""
+        draft = self._run.draft_path(trial)
+        draft.write_bytes(model)
+        self._run.commit_model(trial, draft)
+
     def keep_result(
         self, trial: int, board: str, phase: Phase, result: BoardResult, record: Mapping[str, Any],
         measurement: MeasurementResult | None, *, futile: bool = False,
@@ -138,11 +152,14 @@ class Recorder:
             events.evaluated(trial, board, result),
         )
 
-    def claim(self, trial: int, identity: str | None, timeout_s: float = 3600.0) -> int | None:
+    def claim(
+        self, trial: int, identity: str | None, timeout_s: float = WAIT_S
+    ) -> int | Literal["interrupted"] | None:
         """Waits until every lower trial has claimed or ended; then the lowest trial that made this artifact, if any.
 
-        So which of two equal artifacts is the duplicate does not depend on which was quantized first.
-        Raises ``TimeoutError`` naming the trials waited for.
+        So which of two equal artifacts is the duplicate does not depend on which was quantized first. ``interrupted``:
+        the search stops before all lower trials have claimed. Raises ``TimeoutError`` naming the trials waited for
+        when nothing at all happens for ``timeout_s``.
         """
         with self._changed:
 
@@ -150,9 +167,15 @@ class Recorder:
                 trials = self._run.state.trials
                 return [n for n, t in trials.items() if n < trial and n not in self._claims and not t.terminal]
 
-            if not self._changed.wait_for(lambda: not missing() or self._stopping, timeout_s):
-                raise TimeoutError(f"trial {trial} waited {timeout_s:.0f} s for trials {missing()}")
-            self._claims[trial] = identity
+            while identity is not None and (waited_for := missing()):
+                if self._stopping:
+                    return "interrupted"
+                if not self._changed.wait(timeout_s):
+                    raise TimeoutError(f"trial {trial} waited {timeout_s:.0f} s for trials {waited_for}")
+            if identity is None:
+                self._claims.setdefault(trial, None)
+            else:
+                self._claims[trial] = identity
             self._changed.notify_all()
             if identity is None:
                 return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from harness.ledger import events
 from harness.ledger.events import Event
@@ -39,9 +39,10 @@ class Steps(Protocol):
     def quantize(self, trial: int, recipe: Recipe) -> Quantized | Refusal:
         """Makes the artifact and records it."""
 
-    def claim(self, trial: int, identity: str | None) -> int | None:
+    def claim(self, trial: int, identity: str | None) -> int | Literal["interrupted"] | None:
         """Waits until every lower trial has claimed or ended, then gives the trial that made this artifact before,
-        if any. ``None`` as identity: this trial made none."""
+        if any. ``None`` as identity: this trial made none. ``interrupted``: that cannot be known, as the search stops
+        and lower trials have not claimed."""
 
     def gate(self, trial: int, recipe: Recipe, made: Quantized) -> Mapping[str, Sequence[str]]:
         """Board -> reasons why the artifact need not be tried there (empty: it passes)."""
@@ -69,6 +70,8 @@ def run_trial(number: int, boards: Sequence[str], steps: Steps) -> Ended:
             steps.record(events.failed(number, made.cause.value, made.message, detail=made.detail))
             return "failed"
         original = steps.claim(number, made.artifact.identity)
+        if original == "interrupted":
+            return "interrupted"
         if original is not None:
             steps.record(events.duplicate(number, original))
             return "duplicate"
@@ -121,12 +124,3 @@ def _end(number: int, failures: Mapping[str, str], steps: Steps) -> Ended:
 
 def _cause(trial: TrialState) -> str:
     return next((board.cause for _, board in sorted(trial.boards.items()) if board.cause), "failed")
-
-
-def outcome_of(
-    trial: TrialState, boards: Sequence[str], originals: Mapping[int, TrialState]
-) -> tuple[TrialStatus, Mapping[str, Any]]:
-    """Status and per-board results to learn from; a duplicate has those of its original."""
-    source = originals.get(trial.duplicate_of, trial) if trial.duplicate_of is not None else trial
-    status: TrialStatus = trial.status  # type: ignore[assignment]  # asked of ended trials only
-    return status, {name: source.boards[name].result for name in boards if name in source.boards}

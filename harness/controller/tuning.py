@@ -6,20 +6,22 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ray
+from ray.exceptions import RayActorError
 from ray.tune import Trainable
 from ray.tune.search import Searcher
 
 from harness.controller.actors import BoardTask, QuantizeReply
-from harness.controller.inventory import inventory
+from harness.controller.inventory import Inventory
 from harness.controller.learning import Learning
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.trial import Quantized, run_trial
+from harness.errors import BoardtuneError
 from harness.ledger.events import Event
 from harness.ledger.state import TrialState
-from harness.quantize.contract import Refusal
+from harness.quantize.contract import Cause, Refusal
 from harness.recipes.recipe import Recipe
 from harness.search.gate import BoardLimits, gate
 
@@ -57,7 +59,11 @@ class RaySteps:
 
     def quantize(self, trial: int, recipe: Recipe) -> Quantized | Refusal:
         quantizer = self._crew.quantizers[trial % len(self._crew.quantizers)]
-        reply: QuantizeReply = ray.get(quantizer.quantize.remote(recipe))
+        try:
+            reply: QuantizeReply = ray.get(quantizer.quantize.remote(recipe))
+        except RayActorError as error:
+            # It is started again and asked again a few times; what kills it each time is this recipe.
+            return Refusal(Cause.CRASHED, "the process that quantizes died each time", detail=str(error))
         if isinstance(reply.made, Refusal):
             if reply.made.detail:
                 ray.get(self._crew.recorder.keep_detail.remote(trial, reply.made.detail))
@@ -74,14 +80,17 @@ class RaySteps:
         )
         return reply.made
 
-    def claim(self, trial: int, identity: str | None) -> int | None:
+    def claim(self, trial: int, identity: str | None) -> int | Literal["interrupted"] | None:
         return ray.get(self._crew.recorder.claim.remote(trial, identity))  # type: ignore[no-any-return]
 
     def gate(self, trial: int, recipe: Recipe, made: Quantized) -> Mapping[str, Sequence[str]]:
         if recipe.is_float32:
             # The baseline is what everything is compared with: it is tried wherever it loads.
             return {}
-        found = inventory(ray.get(self._crew.recorder.model_path.remote(trial)))
+        if all(limits.operators is None and limits.data_types is None for limits in self._crew.limits.values()):
+            found = Inventory(frozenset(), frozenset())
+        else:
+            found = ray.get(self._crew.recorder.inventory.remote(trial))
         return {
             name: gate(
                 limits,
@@ -117,6 +126,9 @@ class TrialRunner(Trainable):  # type: ignore[misc]  # Ray has no types here
         detail = ""
         try:
             ended: str = run_trial(number, tuple(tasks), RaySteps(self._crew, tasks))
+        except RayActorError as error:
+            # The recorder or a board's process is gone: no fault of the trial, which is taken up again on resume.
+            ended, detail = "lost", str(error)
         except Exception:
             # An exception would cost Tune the process and leave the reason in a file nobody reads.
             ended, detail = "crashed", traceback.format_exc()
@@ -141,6 +153,8 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
 
     def __init__(self, learning: Learning, may_go_on: Callable[[], bool]) -> None:
         super().__init__(metric="number", mode="min")
+        self.error: Exception | None = None
+        """What keeps the search from going on; told by whoever runs it, as Tune would bury it."""
         self._learning = learning
         self._may_go_on = may_go_on
         self._numbers: dict[str, int] = {}
@@ -148,9 +162,13 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
         """Trials whose process died, in words."""
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if not self._may_go_on():
+        if self.error is not None or not self._may_go_on():
             return _FINISHED
-        assignment = self._learning.next()
+        try:
+            assignment = self._learning.next()
+        except Exception as error:
+            self.error = error
+            return _FINISHED
         if assignment is None:
             return _FINISHED
         if assignment == "wait":
@@ -163,10 +181,20 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         number = self._numbers.pop(trial_id, None)
-        if number is None:
+        if number is None or self.error is not None:
             return
+        try:
+            self._completed(number, result, error)
+        except Exception as problem:
+            self.error = problem
+
+    def _completed(self, number: int, result: dict[str, Any] | None, error: bool) -> None:
         ended = "process died" if error or result is None else result.get("ended")
         if ended == "interrupted":
+            return
+        if ended == "lost":
+            message = str((result or {}).get("detail", "")).strip().partition("\n")[0]
+            self.error = BoardtuneError(f"a process of the search died: {message}", hint="go on with --resume")
             return
         if error or result is None or ended == "crashed":
             detail = str((result or {}).get("detail", ""))

@@ -11,12 +11,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
+WAIT_S = 24 * 3600.0
+"""Without any progress. Every step has its own, shorter deadline; this one only keeps a defect from hanging."""
+
+
 class Turns:
     """Numbers pass one at a time, ascending; a number that will not come must be skipped."""
 
     def __init__(self, first: int = 0) -> None:
         self._next = first
         self._skipped: set[int] = set()
+        self._serving: int | None = None
         self._condition = threading.Condition()
 
     def skip(self, numbers: Iterable[int]) -> None:
@@ -26,15 +31,35 @@ class Turns:
             self._advance()
 
     @contextmanager
-    def turn(self, number: int, timeout_s: float = 3600.0) -> Iterator[None]:
-        """Waits for the number's turn. Raises ``TimeoutError`` naming what it waited for."""
+    def turn(self, number: int, timeout_s: float = WAIT_S) -> Iterator[None]:
+        """Waits for the number's turn and to be alone: where a number was skipped while it was served, the next still
+        waits for its end. Raises ``TimeoutError`` naming what it waited for when nothing moves for ``timeout_s``."""
+        with self._alone(number, number, timeout_s):
+            try:
+                yield
+            finally:
+                self.skip([number])
+
+    @contextmanager
+    def out_of_turn(self, number: int, timeout_s: float = WAIT_S) -> Iterator[None]:
+        """For what has no place in the order (finals): only waits to be alone."""
+        with self._alone(number, 0, timeout_s):
+            yield
+
+    @contextmanager
+    def _alone(self, number: int, not_before: int, timeout_s: float) -> Iterator[None]:
         with self._condition:
-            if not self._condition.wait_for(lambda: self._next >= number, timeout_s):
-                raise TimeoutError(f"trial {number} waited {timeout_s:.0f} s for trial {self._next}")
+            while self._next < not_before or self._serving is not None:
+                waited_for = self._next if self._serving is None else self._serving
+                if not self._condition.wait(timeout_s):
+                    raise TimeoutError(f"trial {number} waited {timeout_s:.0f} s for trial {waited_for}")
+            self._serving = number
         try:
             yield
         finally:
-            self.skip([number])
+            with self._condition:
+                self._serving = None
+                self._condition.notify_all()
 
     def _advance(self) -> None:
         while self._next in self._skipped:
