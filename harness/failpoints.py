@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 
+VARIABLE = "BOARDTUNE_FAILPOINT"
 _counts: dict[str, int] = {}
 
 
 def passing(name: str) -> None:
-    wanted = os.environ.get("BOARDTUNE_FAILPOINT")
+    wanted = os.environ.get(VARIABLE)
     if not wanted:
         return
     place, _, occurrence = wanted.partition("@")

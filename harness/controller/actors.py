@@ -171,13 +171,11 @@ class BoardTask:
 class BoardActor:
     """Owns one board's connection for the whole run and serves trials in their order."""
 
-    def __init__(
-        self, board: Board, prepared: Prepared, recorder: Any, first: int, batch: int, open_session: OpenSession
-    ) -> None:
+    def __init__(self, board: Board, prepared: Prepared, recorder: Any, batch: int, open_session: OpenSession) -> None:
         self._session = open_session(board)
         self._prepared = prepared
         self._recorder = recorder
-        self._turns = Turns(first)
+        self._turns = Turns()
         self._batch = batch
         self._stopping = False
         self._closing = False
@@ -206,6 +204,9 @@ class BoardActor:
             return "interrupted"
         name = self._session.name
         state = ray.get(self._recorder.state.remote(task.trial))
+        if self._session.quarantined and task.phase == "final":
+            # Not recorded: on resume the board may be back.
+            return f"the board is in quarantine: {self._session.quarantined}"
         if self._session.quarantined:
             return self._failed(task, "quarantined", f"the board is in quarantine: {self._session.quarantined}")
         if task.phase == "search":

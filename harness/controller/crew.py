@@ -25,12 +25,13 @@ from harness.controller.actors import (
     OpenSession,
     Quantizer,
     QuantizerActor,
+    QuantizeReply,
     RecorderActor,
     board_session,
 )
 from harness.controller.finals import picks_of, run_finals
 from harness.controller.interrupt import Interruption
-from harness.controller.learning import Learning
+from harness.controller.learning import Learning, worth_another_try
 from harness.controller.progress import Progress, Watcher
 from harness.controller.setup import RESUMABLE, SearchSetup
 from harness.controller.tuning import Crew, LedgerSearcher, TrialRunner
@@ -39,7 +40,7 @@ from harness.ledger import events
 from harness.ledger.events import Event
 from harness.ledger.header import board_differences
 from harness.ledger.state import LedgerState, TrialState
-from harness.quantize.contract import QuantizeLimits
+from harness.quantize.contract import QuantizeLimits, Refusal
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.recipe import Recipe
 from harness.search.topk import Selection
@@ -89,12 +90,10 @@ def hire(
         for _ in range(count)
     )
     prepared = ray.put(setup.prepared)
-    state: LedgerState = _get(recorder.ledger_state.remote())
-    first = min((t.number for t in state.unfinished()), default=state.next_trial)
     boards = {
         name: ray.remote(BoardActor)
         .options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
-        .remote(board, prepared, recorder, first, setup.plan.batch, staff.open_session)
+        .remote(board, prepared, recorder, setup.plan.batch, staff.open_session)
         for name, board in setup.boards.items()
     }
     crew = Crew(recorder, quantizers, boards, {n: b.limits for n, b in setup.boards.items()}, setup.policy)
@@ -110,7 +109,7 @@ class SearchCrew:
         self.notices = notices
         self._phase = "connecting"
         self._quarantine: Mapping[str, str | None] = {}
-        self._repair()
+        self._take_up()
 
     # -- what learning needs ---------------------------------------------------------------------------------
 
@@ -215,6 +214,13 @@ class SearchCrew:
         if problems:
             raise problems[0]
 
+    def all_quarantined(self) -> str:
+        """Why no board is left, or nothing."""
+        reasons = {name: self._quarantine.get(name) for name in self._crew.boards}
+        if not all(reasons.values()):
+            return ""
+        return "no board is left: " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
     def finish(
         self, content: Mapping[str, Any], selections: Mapping[str, Selection], stop: str, *, interrupted: bool
     ) -> None:
@@ -243,23 +249,36 @@ class SearchCrew:
         if new:
             _get(self._crew.recorder.record.remote(*new))
 
-    def _repair(self) -> None:
-        """On resume: trials whose artifact is gone or altered are made again."""
+    def _take_up(self) -> None:
+        """On resume: damaged artifacts are made again, trials that a board's failure ended are tried again, and boards
+        do not wait for those that have ended."""
         for trial, problem in _get(self._crew.recorder.damaged.remote()):
-            state: TrialState = self.state(trial)
-            if state.status == "done":
-                continue
-            self._record(events.retried(trial, problem))
+            found: TrialState = self.state(trial)
+            if found.status == "done":
+                self._restore(found, problem)
+            else:
+                self._record(events.retried(trial, problem))
+        state: LedgerState = self.state()
+        self._record(*(events.retried(n, "a board had failed") for n in worth_another_try(state, self._setup.window)))
+        state = self.state()
+        for board in self._crew.boards.values():
+            board.skip.remote([t.number for t in state.trials.values() if t.terminal])
+
+    def _restore(self, trial: TrialState, problem: str) -> None:
+        """What was measured stands if the same artifact can be made again."""
+        reply: QuantizeReply = _get(self._crew.quantizers[0].quantize.remote(Recipe.from_dict(trial.recipe)))
+        if not isinstance(reply.made, Refusal) and reply.made.artifact == trial.artifact:
+            _get(self._crew.recorder.restore_model.remote(trial.number, reply.model))
+            self.notices += (f"{problem}; it was made again",)
+        else:
+            self.notices += (f"{problem}; it cannot be made again, so the trial can be neither confirmed nor exported",)
 
     def _finalise(self, board: str, trial: int) -> None:
         task = BoardTask(trial, "final", self._setup.policy.final(trial, board))
         _get(self._crew.boards[board].measure.remote(task))
 
     def _may_go_on(self, interruption: Interruption) -> bool:
-        return not interruption.asked and not self._all_quarantined()
-
-    def _all_quarantined(self) -> bool:
-        return all(self._quarantine.get(name) for name in self._crew.boards)
+        return not interruption.asked and not self.all_quarantined()
 
     @contextlib.contextmanager
     def _watched(self, interruption: Interruption, watcher: Watcher) -> Any:

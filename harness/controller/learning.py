@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from device_agents.contract import BoardUnfit, DeviceReboot, DeviceTimeout, LeaseLost, LinkError, Untrusted
 from harness.controller.board_session import Scoring
 from harness.errors import BoardtuneError
 from harness.ledger.state import LedgerState, TrialState
@@ -24,6 +25,20 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "time": "the wall time is used up (--max-time)",
     "device_time": "the device time is used up (--budget)",
 }
+
+
+BOARD_FAILED = frozenset(
+    cls.__name__ for cls in (LinkError, DeviceTimeout, DeviceReboot, LeaseLost, Untrusted, BoardUnfit)
+) | {"quarantined", "internal"}
+"""Causes of failure that say nothing about the recipe."""
+
+
+def worth_another_try(state: LedgerState, window: int) -> list[int]:
+    """Trials that failed through no fault of their recipe, and that no recorded proposal has learnt from: proposal n
+    saw trials up to n - window, and must come out the same again."""
+    seen_up_to = state.next_trial - 1 - window
+    failed = (t for n, t in sorted(state.trials.items()) if t.status == "failed" and n > seen_up_to)
+    return [t.number for t in failed if t.cause in BOARD_FAILED]
 
 
 class Record(Protocol):

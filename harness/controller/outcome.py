@@ -26,10 +26,15 @@ def candidates_json(state: LedgerState, boards: Sequence[str], selections: Mappi
     }
 
 
-def exit_code(state: LedgerState, selections: Mapping[str, Selection], *, budget_ended: bool) -> ExitCode:
-    """3 no board has a feasible candidate (6 if a budget ended before one), 5 nothing measured is valid."""
+def exit_code(
+    state: LedgerState, selections: Mapping[str, Selection], *, budget_ended: bool, boards_lost: bool = False
+) -> ExitCode:
+    """3 no board has a feasible candidate (4 if none is left to find one on, 6 if a budget ended before one), 5
+    nothing measured is valid."""
     if any(selection.picks for selection in selections.values()):
         return ExitCode.OK
+    if boards_lost:
+        return ExitCode.BOARD_UNAVAILABLE
     results = [result for candidate in state.candidates() for result in candidate.boards.values()]
     if results and all(result.verdict == "invalid" for result in results):
         return ExitCode.MEASUREMENTS_INVALID

@@ -152,9 +152,7 @@ class Recorder:
             events.evaluated(trial, board, result),
         )
 
-    def claim(
-        self, trial: int, identity: str | None, timeout_s: float = WAIT_S
-    ) -> int | Literal["interrupted"] | None:
+    def claim(self, trial: int, identity: str | None, timeout_s: float = WAIT_S) -> int | Literal["interrupted"] | None:
         """Waits until every lower trial has claimed or ended; then the lowest trial that made this artifact, if any.
 
         So which of two equal artifacts is the duplicate does not depend on which was quantized first. ``interrupted``:

@@ -72,6 +72,7 @@ def search(
         with Interruption() as interruption, ray_session(slots, run_dir / LOGS, ray_address) as node:
             crew = hire(setup, run_dir, header, resume=resume, node=node, staff=staff or Staff())
             handler = log_to_file(run_dir / LOGS / "search.log")
+            at_once = False
             try:
                 notices = (*setup.prepared.notices, *crew.notices)
                 for notice in notices:
@@ -80,21 +81,29 @@ def search(
                 crew.note(setup.prepared.notices)
                 learning = _learning(setup, crew)
                 crew.run(learning, interruption, watcher)
+                lost = crew.all_quarantined()
                 if not interruption.asked:
                     crew.run_finals(interruption, watcher)
                 state = crew.state()
                 selections = picks_of(state, plan.boards, setup.asked)
                 content = candidates_json(state, plan.boards, selections)
-                stop = "interrupted" if interruption.asked else learning.stop_reason or "finished"
-                crew.finish(content, selections, stop, interrupted=interruption.asked)
+                interrupted = interruption.asked
+                stop = "interrupted" if interrupted else learning.stop_reason or lost or "finished"
+                crew.finish(content, selections, stop, interrupted=interrupted)
                 written = RunDirectory.open(run_dir)
                 write_summary(written)
                 report = write_report(written)
-                code = exit_code(state, selections, budget_ended=_budget_ended(learning))
-                if interruption.asked:
+                code = exit_code(state, selections, budget_ended=_budget_ended(learning), boards_lost=bool(lost))
+                if interrupted:
                     code = ExitCode.INTERRUPTED
+            except KeyboardInterrupt:
+                at_once = True
+                raise
+            except Exception:
+                log.exception("the search ended")
+                raise
             finally:
-                crew.dismiss()
+                crew.dismiss(at_once=at_once)
                 stop_log_to_file(handler)
         return SearchResult(run_dir, content, selections, code, stop, report, tuple(dict.fromkeys(notices)))
     finally:

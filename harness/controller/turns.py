@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-
 WAIT_S = 24 * 3600.0
 """Without any progress. Every step has its own, shorter deadline; this one only keeps a defect from hanging."""
 
