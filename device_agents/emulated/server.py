@@ -15,6 +15,7 @@ import os
 import re
 import select
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -43,6 +44,8 @@ logger = logging.getLogger("boardtune.emulated")
 
 USER = "emulated"
 WORK_FOLDER = ".boardtune"
+TEMPORARY = "temporary"
+"""Marks a board's folder that goes with its server."""
 PYTHON = "python3"
 _COMMAND = re.compile(r"runner/([0-9a-f]{64})\.pyz")
 _PARENT_POLL_S = 0.5
@@ -54,15 +57,18 @@ _CHUNK = 1 << 16
 def main(root: Path) -> int:
     logging.basicConfig(stream=sys.stderr, format="emulated board: %(message)s", level=logging.WARNING)
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    _end_with_launcher()
+    _end_with_launcher(root)
     board = BoardServer(root)
     board.announce()
     board.run()
     return 0
 
 
-def _end_with_launcher() -> None:
-    """Not by PR_SET_PDEATHSIG: that fires when the launching *thread* ends, and agents live longer than threads."""
+def _end_with_launcher(root: Path) -> None:
+    """Ends this process when the launcher ends, and removes a temporary board, which nobody else would.
+
+    Not by PR_SET_PDEATHSIG: that fires when the launching *thread* ends, and agents live longer than threads.
+    """
     parent = os.getppid()
 
     def watch() -> None:
@@ -70,6 +76,8 @@ def _end_with_launcher() -> None:
             readable, _, _ = select.select([0], [], [], _PARENT_POLL_S)
             if readable and not os.read(0, 1024):
                 break
+        if (root / TEMPORARY).exists():
+            shutil.rmtree(root, ignore_errors=True)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()

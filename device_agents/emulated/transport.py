@@ -14,7 +14,7 @@ from device_agents.ssh.transport import SshTransport
 from device_agents.transport import Channel, Deadline, Transport
 
 from .launch import ServerProcess, client_key, launch
-from .server import PYTHON, USER, WORK_FOLDER
+from .server import PYTHON, TEMPORARY, USER, WORK_FOLDER
 from .spec import EmulatedSpec
 
 
@@ -81,6 +81,7 @@ class EmulatedTransport:
     def _power_on(self, deadline: Deadline) -> SshTransport:
         if self._root is None:
             self._root = Path(tempfile.mkdtemp(prefix="boardtune-emulated-"))
+            (self._root / TEMPORARY).touch()
         root = self._root
         self._server = launch(self._name, self._spec, root, self._host_lock, deadline.remaining())
         return SshTransport(

@@ -190,12 +190,13 @@ sys.path[:0] = [str(package), str(tests)]
 from emulated_boards import conv_net, make_spec, save
 from device_agents.contract import RuntimeOptions
 from device_agents.emulated import emulated_agent
-agent = emulated_agent("orphan", make_spec(), root=root)
+root.mkdir()
+agent = emulated_agent("orphan", make_spec(), root=root / "board" if sys.argv[4] == "kept" else None)
 agent.connect()
 path, digest = save(conv_net(), root, "net")
 agent.deploy(path, digest)
 agent.load(digest, RuntimeOptions())
-print("up", flush=True)
+print(agent._transport._root, flush=True)
 time.sleep(600)
 """
 
@@ -214,20 +215,22 @@ def processes_of(root: Path) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
-def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
-    root = tmp_path / "orphan"
-    command = [sys.executable, "-c", _LAUNCHER, str(root), str(ROOT), str(Path(__file__).parent)]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+@pytest.mark.parametrize("folder", ["kept", "temporary"])
+def test_nothing_outlives_a_killed_launcher(tmp_path: Path, folder: str) -> None:
+    arguments = [str(tmp_path / "orphan"), str(ROOT), str(Path(__file__).parent), folder]
+    launcher = subprocess.Popen([sys.executable, "-c", _LAUNCHER, *arguments], stdout=subprocess.PIPE)
     assert launcher.stdout is not None
     try:
-        assert launcher.stdout.readline() == b"up\n"
+        board = Path(launcher.stdout.readline().decode().strip())
+        assert (board / "home").is_dir()
         # Server, nursery, and each of the runner and its child with the process that stands for it.
-        assert len(processes_of(root) - {launcher.pid}) >= 4
+        assert len(processes_of(board) - {launcher.pid}) >= 4
     finally:
         launcher.send_signal(signal.SIGKILL)
         launcher.wait(DEADLINE)
         launcher.stdout.close()
     until = time.monotonic() + DEADLINE
-    while processes_of(root) and time.monotonic() < until:
+    while processes_of(board) and time.monotonic() < until:
         time.sleep(0.1)
-    assert processes_of(root) == set()
+    assert processes_of(board) == set()
+    assert board.exists() == (folder == "kept")
