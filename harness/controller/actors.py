@@ -10,7 +10,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from harness.boards.host_lock import host_lock, host_lock_folder
 from harness.boards.schema import Board
 from harness.controller.board_session import BoardSession, MeasureOutcome, MeasureRequest
 from harness.controller.logs import log_to_file
+from harness.controller.messages import BoardTask, QuantizeReply
 from harness.controller.preparation import Prepared
 from harness.controller.recorder import Recorder
 from harness.controller.trial import Quantized
@@ -29,9 +30,8 @@ from harness.errors import BoardtuneError
 from harness.ledger import events
 from harness.ledger.key import result_key
 from harness.ledger.plain import plain
-from harness.ledger.run_directory import Phase, RunDirectory
+from harness.ledger.run_directory import RunDirectory
 from harness.ledger.state import TrialState
-from harness.measure.settings import MeasurementSettings
 from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
 from harness.recipes.recipe import Recipe
 from harness.results import ArtifactInfo
@@ -66,17 +66,6 @@ class RecorderActor(Recorder):
 
     def close(self) -> None:
         self._directory.close()
-
-
-@dataclass(frozen=True)
-class QuantizeReply:
-    """Plain values and bytes: a quantizer may be on another node than the run directory."""
-
-    made: Quantized | Refusal
-    model: bytes | None
-    notices: tuple[str, ...]
-    backend: str
-    seconds: float
 
 
 class Quantizer(Protocol):
@@ -157,15 +146,6 @@ class Session(Protocol):
 
 
 OpenSession = Callable[[Board], Session]
-
-
-@dataclass(frozen=True)
-class BoardTask:
-    """One trial for one board."""
-
-    trial: int
-    phase: Phase
-    settings: MeasurementSettings
 
 
 class BoardActor:

@@ -21,20 +21,20 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from device_agents.contract import AgentError, LeaseLost
 from harness.controller.actors import (
     BoardActor,
-    BoardTask,
     OpenSession,
     Quantizer,
     QuantizerActor,
-    QuantizeReply,
     RecorderActor,
     board_session,
 )
 from harness.controller.finals import picks_of, run_finals
 from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning, worth_another_try
+from harness.controller.messages import BoardTask, QuantizeReply
 from harness.controller.progress import Progress, Watcher
+from harness.controller.searcher import LedgerSearcher
 from harness.controller.setup import RESUMABLE, SearchSetup
-from harness.controller.tuning import Crew, LedgerSearcher, TrialRunner
+from harness.controller.trial_runner import Crew, TrialRunner
 from harness.errors import BoardtuneError, BoardUnavailable, ConfigError
 from harness.ledger import events
 from harness.ledger.events import Event

@@ -1,33 +1,24 @@
-"""Ray Tune runs the trials: our searcher proposes, a reused trainable takes each trial through its steps."""
+"""The process that takes trials through their steps. Several are started for a search, so it imports little."""
 
 from __future__ import annotations
 
-import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayActorError
 from ray.tune import Trainable
-from ray.tune.search import Searcher
 
-from harness.controller.actors import BoardTask, QuantizeReply
-from harness.controller.inventory import Inventory
-from harness.controller.learning import Learning
+from harness.controller.messages import BoardTask, QuantizeReply
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.trial import Quantized, run_trial
-from harness.errors import BoardtuneError
 from harness.ledger.events import Event
 from harness.ledger.state import TrialState
 from harness.quantize.contract import Cause, Refusal
 from harness.recipes.recipe import Recipe
 from harness.search.gate import BoardLimits, gate
-
-log = logging.getLogger(__name__)
-
-_FINISHED: str = Searcher.FINISHED
 
 
 @dataclass(frozen=True)
@@ -87,17 +78,13 @@ class RaySteps:
         if recipe.is_float32:
             # The baseline is what everything is compared with: it is tried wherever it loads.
             return {}
-        if all(limits.operators is None and limits.data_types is None for limits in self._crew.limits.values()):
-            found = Inventory(frozenset(), frozenset())
-        else:
+        operators: frozenset[str] = frozenset()
+        data_types: frozenset[str] = frozenset()
+        if any(limits.operators is not None or limits.data_types is not None for limits in self._crew.limits.values()):
             found = ray.get(self._crew.recorder.inventory.remote(trial))
+            operators, data_types = found.operators, found.data_types
         return {
-            name: gate(
-                limits,
-                size_bytes=made.artifact.size_bytes,
-                operators=found.operators,
-                data_types=found.data_types,
-            )
+            name: gate(limits, size_bytes=made.artifact.size_bytes, operators=operators, data_types=data_types)
             for name, limits in self._crew.limits.items()
         }
 
@@ -143,69 +130,3 @@ class TrialRunner(Trainable):  # type: ignore[misc]  # Ray has no types here
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing to load: the ledger has it."""
-
-
-class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
-    """Proposes trial n when the outcomes it may see are in, and keeps the ledger informed.
-
-    ``learning`` holds what was learnt and asks the sampler; ``may_go_on`` ends the search (budgets, interruption).
-    """
-
-    def __init__(self, learning: Learning, may_go_on: Callable[[], bool]) -> None:
-        super().__init__(metric="number", mode="min")
-        self.error: Exception | None = None
-        """What keeps the search from going on; told by whoever runs it, as Tune would bury it."""
-        self._learning = learning
-        self._may_go_on = may_go_on
-        self._numbers: dict[str, int] = {}
-        self.failures: list[str] = []
-        """Trials whose process died, in words."""
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self.error is not None or not self._may_go_on():
-            return _FINISHED
-        try:
-            assignment = self._learning.next()
-        except Exception as error:
-            self.error = error
-            return _FINISHED
-        if assignment is None:
-            return _FINISHED
-        if assignment == "wait":
-            return None
-        self._numbers[trial_id] = assignment.number
-        return {"number": assignment.number, "futility_ns": dict(assignment.futility_ns)}
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Results come once, at the end."""
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        number = self._numbers.pop(trial_id, None)
-        if number is None or self.error is not None:
-            return
-        try:
-            self._completed(number, result, error)
-        except Exception as problem:
-            self.error = problem
-
-    def _completed(self, number: int, result: dict[str, Any] | None, error: bool) -> None:
-        ended = "process died" if error or result is None else result.get("ended")
-        if ended == "interrupted":
-            return
-        if ended == "lost":
-            message = str((result or {}).get("detail", "")).strip().partition("\n")[0]
-            self.error = BoardtuneError(f"a process of the search died: {message}", hint="go on with --resume")
-            return
-        if error or result is None or ended == "crashed":
-            detail = str((result or {}).get("detail", ""))
-            log.error("trial %d %s\n%s", number, ended, detail)
-            self.failures.append(f"trial {number} {ended}: see logs/search.log in the run directory")
-            self._learning.died(number, detail)
-        else:
-            self._learning.ended(number)
-
-    def save(self, checkpoint_path: str) -> None:
-        """The ledger is the truth; nothing is pickled."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        raise NotImplementedError("a search is resumed from its ledger")

@@ -1,0 +1,33 @@
+"""What actors send each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.controller.trial import Quantized
+from harness.measure.settings import MeasurementSettings
+from harness.quantize.contract import Refusal
+
+if TYPE_CHECKING:
+    from harness.ledger.run_directory import Phase
+
+
+@dataclass(frozen=True)
+class QuantizeReply:
+    """Plain values and bytes: a quantizer may be on another node than the run directory."""
+
+    made: Quantized | Refusal
+    model: bytes | None
+    notices: tuple[str, ...]
+    backend: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BoardTask:
+    """One trial for one board."""
+
+    trial: int
+    phase: Phase
+    settings: MeasurementSettings
