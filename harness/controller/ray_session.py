@@ -9,6 +9,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.errors import BoardtuneError, ConfigError
+
+MINIMUM_CPUS = 3
+"""Two quantizers and one trial."""
+
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -27,7 +32,8 @@ _QUIET = {
 def ray_session(slots: int, logs: Path, address: str | None = None) -> Iterator[str]:
     """A Ray runtime with ``slots`` logical CPUs; gives the id of this node, where boards and the ledger must stay.
 
-    With ``address`` an existing cluster is joined instead. Workers' output goes to ``logs``.
+    With ``address`` an existing cluster is joined instead. Workers' output goes to ``logs``. Raises
+    :class:`BoardtuneError` where Ray does not start, or the cluster cannot be joined or has too few CPUs.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -35,21 +41,15 @@ def ray_session(slots: int, logs: Path, address: str | None = None) -> Iterator[
 
     for name in ("ray", "ray.tune", "ray.air", "ray.train", "ray._private"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    if ray.is_initialized():
+        raise BoardtuneError(
+            "this program has started Ray itself", hint="call ray.shutdown() first: a search brings its own settings"
+        )
     folder: Path | None = None
     if address is None:
-        context = ray.init(
-            num_cpus=slots,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-            namespace="boardtune",
-        )
-        session = context.address_info.get("session_dir")
-        folder = Path(session) if session else None
+        folder = _start(slots)
     else:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
+        _join(address)
     try:
         yield ray.get_runtime_context().get_node_id()
     finally:
@@ -58,6 +58,53 @@ def ray_session(slots: int, logs: Path, address: str | None = None) -> Iterator[
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(slots: int) -> Path | None:
+    """Ray on this machine; gives its session folder."""
+    import ray
+
+    try:
+        context = ray.init(
+            # Not what RAY_ADDRESS may name: that is asked for by --ray-address.
+            address="local",
+            num_cpus=slots,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            namespace="boardtune",
+        )
+    except (OSError, RuntimeError) as error:
+        raise BoardtuneError(f"Ray does not start: {error}", hint="is there room in /tmp and in memory?") from error
+    session = context.address_info.get("session_dir")
+    return Path(session) if session else None
+
+
+def _join(address: str) -> None:
+    import ray
+
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level=logging.ERROR,
+            namespace="boardtune",
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"cannot join the Ray cluster at {address!r}: {str(error).partition(chr(10))[0]}",
+            hint="start it with `ray start --head`, or leave out --ray-address",
+        ) from error
+    cpus = float(ray.cluster_resources().get("CPU", 0))
+    if cpus < MINIMUM_CPUS:
+        ray.shutdown()
+        raise ConfigError(
+            f"the Ray cluster at {address!r} has {cpus:g} CPUs, and a search needs {MINIMUM_CPUS}",
+            hint="give it more (`ray start --num-cpus=…`)",
+        )
 
 
 def _keep_logs(source: Path, target: Path) -> None:
