@@ -49,6 +49,8 @@ class MetricResult:
     """Samples."""
     higher_is_better: bool = True
     extras: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = ""
+    """``fraction``, ``dB``, or empty for a metric's own."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ _LONG_NS = {"m": 60_000_000_000, "min": 60_000_000_000, "h": 3_600_000_000_000}
 _SIZE = {
     "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3,
 }  # fmt: skip
+MINUS = "\N{MINUS SIGN}"
+IDENTICAL_DB = 200.0
+"""Signal-to-noise ratio from which two outputs are the same as far as float32 goes."""
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
 
 
@@ -53,3 +56,37 @@ def format_bytes(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f} B"
+
+
+def signed(value: float, digits: int) -> str:
+    """With a real minus sign; a difference that rounds to zero has none."""
+    text = f"{abs(value):.{digits}f}"
+    if float(text) == 0:
+        return f"±{text}"
+    return (MINUS if value < 0 else "+") + text
+
+
+def signed_digits(value: float) -> str:
+    """Three significant digits, with a real minus sign."""
+    if value == 0:
+        return "±0"
+    return (MINUS if value < 0 else "+") + f"{abs(value):.3g}"
+
+
+def format_metric(value: float, unit: str) -> str:
+    """A metric's value in its unit (``fraction``, ``dB`` or empty): ``89.7 %``, ``29.4 dB``, ``0.0312``.
+
+    From :data:`IDENTICAL_DB` on it is ``identical``.
+    """
+    if unit == "dB" and value >= IDENTICAL_DB:
+        return "identical"
+    if unit == "fraction":
+        return f"{100 * value:.1f} %"
+    return f"{value:.1f} dB" if unit == "dB" else f"{value:.4g}"
+
+
+def format_difference(value: float, unit: str) -> str:
+    """A difference of two values of a metric: ``−0.2 pp``, ``+1.3 dB``."""
+    if unit == "fraction":
+        return f"{signed(100 * value, 1)} pp"
+    return f"{signed(value, 1)} dB" if unit == "dB" else signed_digits(value)

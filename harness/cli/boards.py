@@ -23,7 +23,7 @@ def command() -> None:
     """List, check and set up the boards that models are measured on."""
 
 
-@command.command(name="list")
+@command.command(name="list", short_help="Lists all boards.")
 @json_option
 def list_boards(as_json: bool) -> None:
     """Lists all boards, where they come from, and files that are broken."""
@@ -40,7 +40,7 @@ def list_boards(as_json: bool) -> None:
         click.echo(f"note: {notice}", err=True)
 
 
-@command.command()
+@command.command(short_help="Shows a board with all defaults filled in.")
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
@@ -60,7 +60,7 @@ def show(name: str, as_json: bool) -> None:
         click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
 
 
-@command.command()
+@command.command(short_help="Connects to boards and says what is wrong with them.")
 @click.argument("names", nargs=-1)
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Length of the self-test."

@@ -10,8 +10,8 @@ from harness.cli.common import json_option
 from harness.errors import ConfigError
 
 
-@click.command("demo")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="[default: runs/demo-TIME]")
+@click.command("demo", short_help="Search recipes for the example model on two boards.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder to write to.  [default: runs/demo-TIME]")
 @json_option
 def command(run_dir: Path | None, as_json: bool) -> int:
     """Search recipes for the example model on two boards: this machine, and an emulated Ryzen AI laptop."""
@@ -23,7 +23,10 @@ def command(run_dir: Path | None, as_json: bool) -> int:
     plan = load_plan(plan_file, {})
     folder = run_dir or default_run_dir(Path("demo"))
     if not as_json:
-        click.echo(f"Searching quantization recipes for {plan.model.name} on {', '.join(plan.boards)}.", err=True)
+        click.echo(
+            f"Searching quantization recipes for {plan.model.name} on {', '.join(plan.boards)}: a few minutes.",
+            err=True,
+        )
     return run_search(plan, folder, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 
-@click.command("export")
+@click.command("export", short_help="Write a pick of a run as files to ship.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--pick", type=click.IntRange(min=1), default=1, show_default=True, help="Which pick, best first.")
 @click.option("--board", help="Whose picks; needed where boards pick differently.")

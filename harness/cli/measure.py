@@ -15,17 +15,33 @@ from harness.results import BoardResult
 from harness.units import format_bytes, format_ns
 
 
-@click.command("measure")
+@click.command("measure", short_help="Measure one model on boards.")
 @click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Instead of the argument.")
-@click.option("--boards", default="local", show_default=True, help="Separated by commas.")
+@click.option("--boards", default="local", show_default=True, help="Boards to measure on, separated by commas.")
 @click.option("--eval", "data", help="Samples: .npz, folder, or module:function.  [default: seeded random inputs]")
 @click.option("--reference", type=click.Path(path_type=Path), help="Float model to compare the outputs with.")
-@click.option("--metric", "metrics", multiple=True, help="top1, top5, mae, mse, cosine, snr, module:function.")
-@click.option("--scope", type=click.Choice(["inference", "pipeline"]), default="inference", show_default=True)
+@click.option(
+    "--metric", "metrics", multiple=True, help="top1, top5, mae, mse, cosine, snr, module:function; repeatable."
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["inference", "pipeline"]),
+    default="inference",
+    show_default=True,
+    help="What is timed: the model alone, or its preprocessing too.",
+)
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Samples per inference.")
-@click.option("--effort", type=click.Choice(get_args(Effort)), default="standard", show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--effort",
+    type=click.Choice(get_args(Effort)),
+    default="standard",
+    show_default=True,
+    help="How long it is measured.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of made-up inputs and of the order."
+)
 @preprocess_option
 @set_dim_option
 @json_option

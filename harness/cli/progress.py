@@ -81,9 +81,9 @@ def headline(progress: Progress) -> str:
     if progress.snapshot is None:
         return f"{progress.phase} …"
     counts = progress.snapshot.counts
-    parts = [f"{counts['done']} done"]
-    parts += [f"{count} {name}" for name, count in counts.items() if name != "done" and count]
-    return f"{progress.phase}: {progress.snapshot.ended} of {progress.trials} trials ({', '.join(parts)})"
+    others = [f"{count} {name}" for name, count in counts.items() if name != "done" and count]
+    aside = f" ({', '.join(others)})" if others else ""
+    return f"{progress.phase}: {progress.snapshot.ended} of {progress.trials} trials{aside}"
 
 
 def best_line(progress: Progress, board: str) -> str:

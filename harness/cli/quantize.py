@@ -10,7 +10,7 @@ import click
 from harness.errors import ExitCode
 
 
-@click.command("quantize")
+@click.command("quantize", short_help="Make one artifact by one recipe, and accept or refuse it.")
 @click.option("--model", required=True, type=click.Path(path_type=Path), help="Float ONNX model; it is not changed.")
 @click.option("--calib", required=True, help="Calibration samples: .npz, folder, or module:function.")
 @click.option("--recipe", required=True, metavar="FILE|preset:NAME[#k]", help="What to make.")

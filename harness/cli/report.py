@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 
-@click.command("report")
+@click.command("report", short_help="Make the report of a run again.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: RUN/report.html]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the report's path and the run's summary.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +22,7 @@ from harness.plan import Effort, Objective, Plan, Sampler, load_plan, make_plan
 from harness.quantize.shapes import parse_set_dims
 
 
-@click.command("search")
+@click.command("search", short_help="Search recipes for a model on boards.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="YAML file with any of the options below.")
 @click.option("--model", type=click.Path(path_type=Path), help="Float ONNX model.")
 @click.option("--calib", help="Calibration set: .npz, folder, image folder, or module:function.")
@@ -36,21 +37,36 @@ from harness.quantize.shapes import parse_set_dims
 @click.option("--objective", type=click.Choice(get_args(Objective)), help="What to pick by.  [default: pareto]")
 @click.option("--filter", help="pareto, balanced, score, or module:function.  [default: pareto]")
 @click.option("--sampler", type=click.Choice(get_args(Sampler)), help="How an open space is sampled.  [default: tpe]")
-@click.option("--max-latency", help="Such as 8ms.")
-@click.option("--min-accuracy", help="Such as -0.5pp (against float) or 0.9.  [default: -1pp]")
-@click.option("--max-size", help="Of the model file, such as 500kB.")
-@click.option("--max-memory", help="Peak on the board, such as 64MB.")
-@click.option("--min-offload", type=float, help="Share of operators on the accelerator, 0..1.")
+@click.option("--max-latency", help="Limit, such as 8ms.")
+@click.option("--min-accuracy", help="Limit, such as -0.5pp (against float) or 0.9.  [default: -1pp for top1, top5]")
+@click.option("--max-size", help="Limit of the model file, such as 500kB.")
+@click.option("--max-memory", help="Limit of the peak on the board, such as 64MB.")
+@click.option("--min-offload", type=float, help="Limit: share of operators on the accelerator, 0..1.")
 @click.option("--min-snr", type=float, help="dB against float below which a model is refused.  [default: 15]")
-@click.option("--metric", "metrics", multiple=True, help="top1, top5, mae, mse, cosine, snr, module:function.")
-@click.option("--budget", help="Device time, such as 10m.")
-@click.option("--max-time", help="Wall time, such as 1h.")
-@click.option("--effort", type=click.Choice(get_args(Effort)), help="How long each is measured.  [default: standard]")
-@click.option("--scope", type=click.Choice(["inference", "pipeline"]), help="What is timed.  [default: inference]")
-@click.option("--postprocess", type=click.Choice(["none", "softmax", "argmax"]), help="Timed with scope pipeline.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="top1, top5, mae, mse, cosine, snr, module:function; repeatable, ranked on the first.",
+)
+@click.option("--budget", help="Device time over all boards, such as 10m.")
+@click.option("--max-time", help="Wall time of the search, such as 1h.")
+@click.option(
+    "--effort", type=click.Choice(get_args(Effort)), help="How long each candidate is measured.  [default: standard]"
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["inference", "pipeline"]),
+    help="What is timed: the model alone, or pre- and post-processing too.  [default: inference]",
+)
+@click.option(
+    "--postprocess",
+    type=click.Choice(["none", "softmax", "argmax"]),
+    help="What follows the model with --scope pipeline.",
+)
 @click.option("--batch", type=int, help="Samples per inference.  [default: 1]")
-@click.option("--seed", type=int, help="[default: 0]")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="[default: runs/MODEL-TIME]")
+@click.option("--seed", type=int, help="Of all that is random; same seed, same proposals.  [default: 0]")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder to write to.  [default: runs/MODEL-TIME]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir.")
 @click.option("--dry-run", is_flag=True, help="Say what would be tried and how long it takes; touch no board.")
 @click.option("--ray-address", help="Join this Ray cluster instead of starting Ray here.")
@@ -97,6 +113,8 @@ def run_search(
         print_outcome(folder)
         if result.report is not None:
             click.echo(f"report: {result.report}")
+        if any(result.candidates["picks"].values()):
+            click.echo(f"to ship a pick: {export_command(folder, result.candidates['picks'])}")
     if result.exit_code == ExitCode.INTERRUPTED:
         click.echo(f"interrupted; go on with:\n  {resume_command(folder)}", err=True)
     elif result.exit_code != ExitCode.OK:
@@ -116,6 +134,15 @@ def print_outcome(folder: Path) -> None:
     console = Console()
     print_top(console, data)
     print_verdicts(console, data)
+
+
+def export_command(folder: Path, picks: Mapping[str, Sequence[int]]) -> str:
+    """The command line that writes the first pick; names a board where boards differ."""
+    first = {board: trials[0] for board, trials in picks.items() if trials}
+    words = ["boardtune", "export", str(folder), "--pick", "1"]
+    if len(set(first.values())) > 1:
+        words += ["--board", next(iter(first))]
+    return shlex.join(words)
 
 
 def resume_command(folder: Path, arguments: list[str] | None = None) -> str:

@@ -216,6 +216,7 @@ def compare(
             "method": _method(metric, paired) if interval is not None else None,
             "value_ci95": None if value_interval is None else list(value_interval),
         },
+        unit=metric.unit,
     )
 
 

@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from harness.report import svg, wording
 from harness.report.data import BoardSection, Distribution, Entry
 from harness.report.markup import Markup
+from harness.units import signed
 
 WIDE = (12.4, 4.8)
 MIDDLE = (12.4, 3.9)
@@ -118,7 +119,7 @@ def canary_drift(board: BoardSection) -> Markup | None:
         digits = 0 if spread > 3 else 1
         axes.set_ylim(-spread, spread)
         axes.set_xlim(-0.5, len(blocks) - 0.5)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{wording.signed(value, digits)} %"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{signed(value, digits)} %"))
         axes.set_ylabel("canary, from its median")
         axes.set_xlabel("canary blocks by trial (* = finals)")
         axes.set_xticks([])
@@ -131,7 +132,7 @@ def canary_drift(board: BoardSection) -> Markup | None:
         LOW,
         draw,
         title=f"Canary latency over the run on {board.name}{', emulated' if board.emulated else ''}: between "
-        f"{wording.signed(min(relative), 1)} % and {wording.signed(max(relative), 1)} % of its median",
+        f"{signed(min(relative), 1)} % and {signed(max(relative), 1)} % of its median",
     )
 
 
@@ -305,7 +306,7 @@ def _spread(axes: Axes, shown: Sequence[Distribution], colours: Sequence[str]) -
     axes.set_yticks(rows, ["float" if d.is_float else wording.trial_name(d.trial) for d in shown])
     axes.set_xlim(-reach * 1.05, reach * 1.05)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{wording.signed(value, 0)} %"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{signed(value, 0)} %"))
     axes.set_xlabel("from the own median")
     axes.set_title("Spread")
     axes.grid(False, axis="y")

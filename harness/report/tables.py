@@ -9,6 +9,7 @@ from harness.report.data import BoardSection, Entry, ReportData
 from harness.report.markup import Child, Markup, el, join
 from harness.report.verdict import pace
 from harness.results import BoardResult, MetricResult
+from harness.units import format_metric
 
 
 def badge(emulated: bool, *, small: bool = False) -> Markup:
@@ -128,7 +129,7 @@ def _metric_cell(metric: MetricResult | None, name: str, units: Mapping[str, str
     outcome = pill(metric.outcome) if metric.outcome != "none" else None
     return el(
         "td",
-        join(wording.metric_value(metric.value, unit), emulated_mark(emulated)),
+        join(format_metric(metric.value, unit), emulated_mark(emulated)),
         _sub(difference) if difference else None,
         _sub(interval) if interval else None,
         _sub(outcome) if outcome else None,
@@ -164,7 +165,7 @@ def _all_row(entry: Entry, metric: str | None, units: Mapping[str, str]) -> Mark
     if metric is not None:
         found = result.metrics.get(metric)
         unit = wording.metric_unit(metric, dict(units))
-        value = wording.metric_value(found.value, unit) if found else wording.NONE
+        value = format_metric(found.value, unit) if found else wording.NONE
         cells += [
             _quantity(value, None, result.emulated and found is not None),
             _quantity((wording.metric_difference(found, unit) if found else None) or wording.NONE),

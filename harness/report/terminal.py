@@ -13,6 +13,7 @@ from harness.report import wording
 from harness.report.data import BoardSection, Entry, ReportData
 from harness.report.verdict import pace
 from harness.results import BoardResult, MetricResult
+from harness.units import format_metric
 
 _TONES = {"ship": "bold green", "float": "bold", "undecided": "bold yellow", "none": "bold red"}
 _PACES = {"faster": "green", "slower": "red", "level": "dim", "unknown": "dim"}
@@ -114,7 +115,7 @@ def _metric(metric: MetricResult | None, name: str, data: ReportData, *, of_floa
     unit = wording.metric_unit(name, dict(data.units))
     if metric is None or (of_float and unit == "dB"):  # float against itself says nothing
         return Text(wording.NONE)
-    text = Text(wording.metric_value(metric.value, unit))
+    text = Text(format_metric(metric.value, unit))
     if difference := wording.metric_difference(metric, unit):
         text.append(f" {difference}", style="dim")
     if metric.outcome in ("broken", "undecided"):

@@ -9,6 +9,7 @@ from typing import Literal
 
 from harness.report import wording
 from harness.results import BoardResult, Candidate, MetricResult
+from harness.units import format_metric
 
 Tone = Literal["ship", "float", "undecided", "none"]
 Pace = Literal["faster", "slower", "level", "unknown"]
@@ -99,9 +100,7 @@ def _accuracy(result: BoardResult, metrics: Sequence[str], units: dict[str, str]
     metric, unit = result.metrics[name], wording.metric_unit(name, units)
     difference = wording.metric_difference(metric, unit)
     shown = wording.metric_name(name)
-    return [
-        f"{difference} {shown}" if difference else f"{shown} {wording.metric_value(metric.value, unit)} against float"
-    ]
+    return [f"{difference} {shown}" if difference else f"{shown} {format_metric(metric.value, unit)} against float"]
 
 
 def _caveats(result: BoardResult, metrics: Sequence[str], units: dict[str, str]) -> tuple[str, ...]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from harness.results import MetricResult
-from harness.units import format_bytes, format_ns
+from harness.units import format_bytes, format_difference, format_metric, format_ns, signed, signed_digits
 
-MINUS = "\N{MINUS SIGN}"
 NONE = "\N{EM DASH}"
 
 _NAMES = {"top1": "top-1", "top5": "top-5", "snr": "SNR", "cosine": "cosine", "mse": "MSE", "mae": "MAE"}
@@ -37,14 +36,6 @@ def size(value: float | None) -> str:
     return NONE if value is None else format_bytes(value)
 
 
-def signed(value: float, digits: int) -> str:
-    """With a real minus sign; a difference that rounds to zero has none."""
-    text = f"{abs(value):.{digits}f}"
-    if float(text) == 0:
-        return f"±{text}"
-    return (MINUS if value < 0 else "+") + text
-
-
 def metric_name(name: str) -> str:
     """``top1@logits`` -> ``top-1 (logits)``."""
     base, _, output = name.partition("@")
@@ -60,19 +51,11 @@ def metric_unit(name: str, units: dict[str, str]) -> str:
     return "fraction" if base in ("top1", "top5") else "dB" if base == "snr" else ""
 
 
-def metric_value(value: float, unit: str) -> str:
-    if unit == "fraction":
-        return f"{100 * value:.1f} %"
-    return f"{value:.1f} dB" if unit == "dB" else f"{value:.4g}"
-
-
 def metric_difference(metric: MetricResult, unit: str) -> str | None:
     """``−0.2 pp``; ``None`` where there is no paired difference."""
     if metric.difference is None:
         return None
-    if unit == "fraction":
-        return f"{signed(100 * metric.difference, 1)} pp"
-    return f"{signed(metric.difference, 1)} dB" if unit == "dB" else _plain_signed(metric.difference)
+    return format_difference(metric.difference, unit)
 
 
 def metric_interval(metric: MetricResult, unit: str) -> str | None:
@@ -83,13 +66,13 @@ def metric_interval(metric: MetricResult, unit: str) -> str | None:
     if metric.difference is None:
         if low == high:
             return None
-        ends = [metric_value(bound, unit).removesuffix(" %").removesuffix(" dB") for bound in (low, high)]
+        ends = [format_metric(bound, unit).removesuffix(" %").removesuffix(" dB") for bound in (low, high)]
         return " … ".join(ends) + {"fraction": " %", "dB": " dB"}.get(unit, "")
     if unit == "fraction":
         return f"{signed(100 * low, 2)} … {signed(100 * high, 2)} pp"
     if unit == "dB":
         return f"{signed(low, 1)} … {signed(high, 1)} dB"
-    return f"{_plain_signed(low)} … {_plain_signed(high)}"
+    return f"{signed_digits(low)} … {signed_digits(high)}"
 
 
 def trial_name(number: int) -> str:
@@ -107,9 +90,3 @@ def duration(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """``1 trial``, ``2 trials``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _plain_signed(value: float) -> str:
-    if value == 0:
-        return "±0"
-    return (MINUS if value < 0 else "+") + f"{abs(value):.3g}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from harness.search.filters import Objective
 from harness.search.pareto import dominates
 from harness.search.ranking import Ranked
-from harness.units import format_ns
+from harness.units import format_difference, format_metric, format_ns
 
 
 def picked(
@@ -83,14 +83,17 @@ def _standing(
 
 def _against(item: Ranked, baseline: Ranked, metric: str | None) -> str:
     ratio = baseline.latency_ns / item.latency_ns
-    speed = f"{ratio:.2f}× as fast as float"
     if _overlap(item, baseline):
-        speed += " (intervals overlap)"
+        speed = "as fast as float within the intervals"
+    else:
+        speed = f"{ratio:.2f}× faster than float" if ratio > 1 else f"{1 / ratio:.2f}× slower than float"
     if metric is None:
         return speed
     found = item.result.metrics[metric]
     difference = found.difference if found.difference is not None else found.value - (baseline.value or 0.0)
-    return f"{speed}, {metric} {difference:+.4g}" if math.isfinite(difference) else speed
+    if not math.isfinite(difference):
+        return speed
+    return f"{speed}, {metric} {format_difference(difference, found.unit)}"
 
 
 def _than(item: Ranked, better: Ranked, metric: str | None) -> str:
@@ -99,8 +102,9 @@ def _than(item: Ranked, better: Ranked, metric: str | None) -> str:
     if better.latency_ns < item.latency_ns:
         faster = f"{format_ns(better.latency_ns)} against {format_ns(item.latency_ns)}"
         parts.append(f"{faster}, intervals overlap" if _overlap(item, better) else faster)
-    if metric is not None and better.loss < item.loss:
-        parts.append(f"{metric} {better.value:.4g} against {item.value:.4g}")
+    if metric is not None and better.loss < item.loss and better.value is not None and item.value is not None:
+        unit = better.result.metrics[metric].unit
+        parts.append(f"{metric} {format_metric(better.value, unit)} against {format_metric(item.value, unit)}")
     elif metric is not None:
         parts.append(f"equal {metric}")
     return ", ".join(parts)

@@ -163,8 +163,8 @@ class TestObjectives:
             metric="top1",
         )
         assert found.trials[0] == 0
-        assert "2.00× as fast as float, top1 -0.02" in found.reasons[2]
-        assert "0.25× as fast as float" in found.reasons[1]
+        assert "2.00× faster than float, top1 −0.02" in found.reasons[2]
+        assert "4.00× slower than float" in found.reasons[1]
 
     def test_close_latencies_are_called_so(self) -> None:
         found = select_top_k([candidate(1, 1e6, 0.9), candidate(2, 1.01e6, 0.9)], BOARD, 1, metric="top1")
