@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from harness.controller.progress import Progress, Watcher
+from harness.report.wording import metric_name, ratio
 from harness.results import Candidate
-from harness.units import format_ns
+from harness.units import format_metric, format_ns
 
 
 @contextlib.contextmanager
@@ -103,7 +104,8 @@ def describe(candidate: Candidate, board: str, baseline: Candidate | None) -> st
     text = f"{candidate.trial:04d} {format_ns(result.latency_ns.p50)}"
     reference = baseline.boards.get(board) if baseline else None
     if reference is not None and reference.latency_ns is not None and candidate.trial != 0:
-        text += f" ({reference.latency_ns.p50 / result.latency_ns.p50:.2f}× float)"
+        quotient = reference.latency_ns.p50 / result.latency_ns.p50
+        text += f" ({ratio(max(quotient, 1 / quotient))} {'faster' if quotient >= 1 else 'slower'} than float)"
     for name, metric in list(result.metrics.items())[:1]:
-        text += f", {name} {metric.value:.4g}"
+        text += f", {metric_name(name)} {format_metric(metric.value, metric.unit)}"
     return f"{text}, {candidate.label}"
