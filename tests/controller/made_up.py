@@ -125,7 +125,8 @@ class MadeUpDevice:
     """An agent without a board. Times and outputs follow from the artifact's digest and the place in the session.
 
     ``faults``: operation -> errors its next calls raise, in order (``None``: none). ``spot_differs``: outputs of a
-    session that was timed are others than those of a fresh one. ``exclusive``: a second session ends the first.
+    session that was timed are others than those of a fresh one. ``exclusive``: one model is in memory at a time, others
+    are loaded again when used, as real agents do.
     """
 
     name: str = "made-up"
@@ -142,12 +143,21 @@ class MadeUpDevice:
     _files: dict[str, bytes] = field(default_factory=dict)
     _sessions: dict[str, _Session] = field(default_factory=dict)
     _count: int = 0
+    _resident: str = ""
+    reloaded: list[str] = field(default_factory=list)
+    """Operations that found their model gone from memory."""
 
     def _call(self, operation: str) -> None:
         self.calls.append(operation)
         planted = self.faults.get(operation)
         if planted and (error := planted.pop(0)) is not None:
             raise error
+
+    def _use(self, session: str) -> _Session:
+        if self.exclusive and session != self._resident:
+            self.reloaded.append(self.calls[-1])
+            self._resident = session
+        return self._sessions[session]
 
     def facts(self) -> BoardFacts:
         return BoardFacts(
@@ -180,11 +190,10 @@ class MadeUpDevice:
         self, sha256: str, options: RuntimeOptions, pipeline: Pipeline | None = None, deadline_s: float = 300.0
     ) -> LoadReport:
         self._call("load")
-        if self.exclusive:
-            self._sessions.clear()
         self._count += 1
         handle = f"s{self._count}"
         self._sessions[handle] = _Session(sha256)
+        self._resident = handle
         graph = onnx.load_from_string(self._files[sha256]).graph
         inputs = tuple(
             (value.name, "float32", tuple(d.dim_value or d.dim_param for d in value.type.tensor_type.shape.dim))
@@ -197,7 +206,7 @@ class MadeUpDevice:
         self, session: str, inputs: Tensors | DataRef, request: BlockRequest, deadline_s: float = 120.0
     ) -> Block:
         self._call("measure")
-        loaded = self._sessions[session]
+        loaded = self._use(session)
         level = self.levels(loaded.sha256)
         count = min(100, max(request.min_count, int(np.ceil(request.min_ns / level))))
         rng = np.random.default_rng([int(loaded.sha256[:12], 16), loaded.blocks])
@@ -210,7 +219,7 @@ class MadeUpDevice:
 
     def infer(self, session: str, inputs: Tensors | DataRef, batch: int = 1, deadline_s: float = 600.0) -> Inference:
         self._call("infer")
-        loaded = self._sessions[session]
+        loaded = self._use(session)
         if not isinstance(inputs, DataRef):
             raise TypeError("samples are on the board")
         x = np.load(io.BytesIO(self._files[inputs.sha256]))["x"]
