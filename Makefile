@@ -29,15 +29,18 @@ bench: $(VENV)/.dev
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "boardtune needs Python 3.11, 3.12 or 3.13 on PATH (or make PYTHON=/path/to/python)"; exit 2; }
-	$(PYTHON) -m venv $(VENV) || { echo "no venv module: on Debian or Ubuntu, apt install python3-venv"; exit 2; }
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV) || { echo "no venv module: on Debian or Ubuntu, apt install python3-venv"; exit 2; }
 
 # Stamps, so that a second run starts at once and a change of the dependencies installs again.
 $(VENV)/.base: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo "installing boardtune and what it needs into $(VENV): a minute or two"
+	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@echo "installing boardtune and what its development needs into $(VENV): a minute or two"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.base
 
 clean:
