@@ -17,7 +17,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "fashion_mnist"
 
@@ -52,8 +52,7 @@ def bare_tune(trials: int) -> float:
 
 def ours(trials: int, sampler: str) -> tuple[float, float, float]:
     """Seconds per trial over all, over the first fifty and over the last fifty, by the ledger's times of ending."""
-    from null_staff import NullQuantizers, NullSessions
-
+    from benchmarks.support.null_staff import NullQuantizers, NullSessions
     from harness.controller.crew import Staff
     from harness.controller.search import search
     from harness.plan import load_plan

@@ -11,10 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from null_staff import NullQuantizers, NullSessions
-
+from benchmarks.support.null_staff import NullQuantizers, NullSessions
 from harness.controller.crew import Staff
 from harness.controller.search import search
 from harness.plan import load_plan
