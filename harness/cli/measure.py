@@ -11,8 +11,9 @@ from harness.cli.common import json_option, preprocess_option, print_json, set_d
 from harness.errors import ConfigError, ExitCode
 from harness.plan import Effort
 from harness.quantize.shapes import parse_set_dims
+from harness.report.wording import metric_name
 from harness.results import BoardResult
-from harness.units import format_bytes, format_ns
+from harness.units import format_bytes, format_difference, format_metric, format_ns
 
 
 @click.command("measure", short_help="Measure one model on boards.")
@@ -110,8 +111,13 @@ def lines_of(name: str, result: BoardResult) -> list[str]:
     memory = f", peak memory {format_bytes(result.peak_memory_bytes)}" if result.peak_memory_bytes else ""
     lines.append(f"  size      {format_bytes(result.artifact.size_bytes)}{memory}")
     for metric, value in result.metrics.items():
-        difference = f" ({value.difference:+.4g} against the reference)" if value.difference is not None else ""
-        lines.append(f"  {metric:<9} {value.value:.6g}{difference} on {value.n} samples")
+        difference = (
+            f" ({format_difference(value.difference, value.unit)} against the reference)"
+            if value.difference is not None
+            else ""
+        )
+        shown = format_metric(value.value, value.unit)
+        lines.append(f"  {metric_name(metric):<9} {shown}{difference} on {value.n} samples")
     placed = {provider: len(nodes) for provider, nodes in result.placement.get("nodes", {}).items()}
     lines += [f"  placement {count} nodes on {provider}" for provider, count in placed.items()]
     return lines

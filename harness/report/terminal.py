@@ -83,7 +83,7 @@ def _row(entry: Entry, board: BoardSection, data: ReportData) -> _Row:
     base = board.baseline.result if board.baseline is not None and board.baseline.trial != entry.trial else None
     why = "the model as given" if entry.is_float and entry.rank is None else result.reason or ""
     undecided = [name for name, outcome in result.constraints.items() if outcome == "undecided"]
-    if undecided:
+    if undecided and "undecided" not in why:
         why = f"undecided on {' and '.join(undecided)}; {why}".rstrip("; ")
     if result.verdict != "valid":
         why = f"{result.verdict}: {'; '.join((*result.reasons, why))}".rstrip("; ")
