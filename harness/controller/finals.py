@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.ledger.state import LedgerState
@@ -36,16 +36,33 @@ class Asked:
 
 def run_finals(board: str, asked: Asked, state: Callable[[], LedgerState], finalise: Finalise) -> None:
     """Measures finalists of one board, the float baseline among them, until K of them stand or none is left."""
-    _final_once(board, [0], state, finalise)
+    while due := finals_due(state(), board, asked):
+        finalise(board, due[0])
+        if not _tried(state(), due[0], board):
+            return  # the user interrupts, or the board is in quarantine
+
+
+def finals_due(state: LedgerState, board: str, asked: Asked) -> list[int]:
+    """Finalists still to be measured, in order; empty when the board's finals are over.
+
+    Who is drawn follows from the search's results and the finals of those drawn before, whatever was measured before an
+    interruption: a resumed search draws the same.
+    """
+    baseline = state.trials.get(0)
+    if baseline is not None and baseline.status == "done" and _untried(state, [0], board):
+        return [0]
+    drawn: set[int] = {0}
     for _ in range(ROUNDS):
-        searched = [c for c in state().candidates() if board in c.boards]
-        wanted = asked.select(searched, board, asked.k + RESERVES).picks
-        untried = [pick.trial for pick in wanted if not _tried(state(), pick.trial, board)]
-        if not untried:
-            return
-        _final_once(board, untried, state, finalise)
-        if len(asked.select(finalists(state(), board), board).picks) >= asked.k:
-            return
+        picks = asked.select(_pool(state, board, drawn), board, asked.k + RESERVES).trials
+        if drawn.issuperset(picks):
+            return []
+        drawn.update(picks)
+        if untried := _untried(state, picks, board):
+            return untried
+        standing = [candidate for candidate in finalists(state, board) if candidate.trial in drawn]
+        if len(asked.select(standing, board).picks) >= asked.k:
+            return []
+    return []
 
 
 def finalists(state: LedgerState, board: str) -> list[Candidate]:
@@ -54,20 +71,32 @@ def finalists(state: LedgerState, board: str) -> list[Candidate]:
 
 
 def picks_of(state: LedgerState, boards: Sequence[str], asked: Asked) -> Mapping[str, Selection]:
-    """By board: from the finalists, or from the search's own results where the finals were not reached."""
+    """By board: from the finalists, or from all that was measured where the finals are not over."""
     selections = {}
     for board in boards:
-        final = finalists(state, board)
+        final = [] if finals_due(state, board, asked) else finalists(state, board)
         selections[board] = asked.select(final or state.candidates(), board)
     return selections
 
 
-def _final_once(board: str, trials: Sequence[int], state: Callable[[], LedgerState], finalise: Finalise) -> None:
-    for trial in trials:
-        known = state().trials.get(trial)
-        measured = known is not None and board in known.boards and known.boards[board].result is not None
-        if known is not None and known.status == "done" and measured and not _tried(state(), trial, board):
-            finalise(board, trial)
+def _pool(state: LedgerState, board: str, drawn: Collection[int]) -> list[Candidate]:
+    """With the final results of those drawn, and without those that failed there."""
+    pool = []
+    for trial in state.done():
+        known = trial.boards.get(board)
+        if known is None:
+            continue
+        final = trial.number in drawn and known.final_tried
+        result = known.final if final else known.result
+        if result is not None:
+            pool.append(Candidate(trial.number, trial.recipe, trial.label, {board: result}))
+    return pool
+
+
+def _untried(state: LedgerState, trials: Sequence[int], board: str) -> list[int]:
+    return [
+        n for n in trials if (b := state.trials[n].boards.get(board)) and b.result is not None and not b.final_tried
+    ]
 
 
 def _tried(state: LedgerState, trial: int, board: str) -> bool:

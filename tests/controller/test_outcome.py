@@ -114,10 +114,26 @@ class TestFinals:
 
     def test_a_board_that_gives_everything_back_ends_it(self) -> None:
         ledger = ledger_of(result(2e6), result(1e6))
-        measured = self.run(ledger, {})
-        assert set(measured) <= {0, 1}
+        assert self.run(ledger, {}) == [0]
         # The search's own results are picked from.
         assert picks_of(ledger.now, ("alpha",), ASKED)["alpha"].trials == (1,)
+
+    def test_finals_that_are_not_over_do_not_decide(self) -> None:
+        """Only the baseline was confirmed when the user interrupted."""
+        ledger = ledger_of(result(2e6), result(1e6))
+        ledger.record(events.final(0, "alpha", result(2e6, phase="final")))
+        assert picks_of(ledger.now, ("alpha",), ASKED)["alpha"].trials == (1,)
+
+    @pytest.mark.parametrize("killed_after", range(5))
+    def test_a_resumed_search_draws_the_same(self, killed_after: int) -> None:
+        """Finals that come out otherwise than the search said must not change who else is drawn."""
+        final = {n: result(1e6 * (1 + n), phase="final", identity=f"i{n}") for n in range(4)}
+        searched = [result(4e6), result(3e6), result(2e6), result(1e6)]
+        whole = self.run(ledger_of(*searched), dict(final))
+        ledger = ledger_of(*searched)
+        before = self.run(ledger, {n: final[n] for n in whole[:killed_after]})
+        assert before == whole[: killed_after + 1]
+        assert [*before[:killed_after], *self.run(ledger, dict(final))] == whole
 
     def test_what_was_tried_is_not_tried_again(self) -> None:
         ledger = ledger_of(result(2e6), result(1e6))
