@@ -1,6 +1,6 @@
 """`make demo` in a fresh clone with an empty package cache: under 6 minutes on 2 cores, the search itself under 2.
 
-Clones the committed state of this repository, so commit first. The search's time is from its ledger: first to last line.
+Clones the committed state of this repository, so commit first. The search's time is from its ledger, first line to last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> int:
         clone = Path(folder) / "boardtune"
         subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(clone)], check=True)
         started = time.monotonic()
-        made = subprocess.run(["make", "demo"], cwd=clone, env=environment, timeout=1200)
+        made = subprocess.run(["make", "demo"], check=False, cwd=clone, env=environment, timeout=1200)
         seconds = time.monotonic() - started
         ledgers = sorted(clone.glob("runs/*/ledger.jsonl"))
         search = f"{seconds_of_search(ledgers[-1]):.0f} s" if ledgers else "none"
