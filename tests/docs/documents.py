@@ -45,11 +45,11 @@ def blocks(*languages: str) -> list[Block]:
 
 
 def typed_commands(block: Block) -> Iterator[tuple[str, ...]]:
-    """What is typed after ``$``: continued lines joined, comments left out."""
+    """What is typed after ``$``, or stands there as ``boardtune …``: continued lines joined, comments left out."""
     text = block.text.replace("\\\n", " ")
     for line in text.splitlines():
-        if line.startswith("$ "):
-            yield tuple(shlex.split(re.sub(r"\s#.*", "", line[2:])))
+        if line.startswith(("$ ", "boardtune ")):
+            yield tuple(shlex.split(re.sub(r"\s#.*", "", line.removeprefix("$ "))))
 
 
 def prose(document: Path) -> str:

@@ -37,7 +37,7 @@ def parse(words: tuple[str, ...]) -> None:
 
 
 def typed() -> list[tuple[str, tuple[str, ...]]]:
-    found = [(block.place, words) for block in blocks("console", "bash", "sh", "") for words in typed_commands(block)]
+    found = [(block.place, words) for block in blocks("console", "bash", "sh") for words in typed_commands(block)]
     return [(place, words) for place, words in found if words and words[0] == "boardtune"]
 
 
