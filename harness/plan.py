@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from harness.data.yaml_lines import did_you_mean, read_mapping
 from harness.errors import ConfigError
 from harness.units import parse_duration_ns, parse_size_bytes
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 def _duration(value: object) -> object:
@@ -29,6 +31,10 @@ def _names(value: object) -> object:
 DurationNs = Annotated[int, BeforeValidator(_duration), Field(gt=0)]
 SizeBytes = Annotated[int, BeforeValidator(_size), Field(gt=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+_OWN = "Value error, "
+"""What pydantic puts before our own messages."""
+_SEVERAL_TYPES = ("preprocess",)
 
 Objective = Literal["latency", "accuracy", "pareto"]
 Sampler = Literal["tpe", "random", "grid", "nsga2", "gp", "qmc", "cmaes"]
@@ -79,7 +85,7 @@ class Plan(BaseModel):
     postprocess: Literal["none", "softmax", "argmax"] = "none"
     """What follows the model inside the timed region with ``scope: pipeline``."""
     batch: Annotated[int, Field(ge=1)] = 1
-    min_snr: float = 15.0
+    min_snr: Annotated[float, Field(allow_inf_nan=False)] = 15.0
     effort: Effort = "standard"
     """How long each candidate is measured; ``quick`` suits demonstrations."""
     window: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -108,36 +114,34 @@ class Plan(BaseModel):
 
 def make_plan(values: Mapping[str, Any], *, where: str = "") -> Plan:
     """Validates; raises :class:`ConfigError` that names the option, its value and a close spelling."""
-    unknown = [key for key in values if key not in Plan.model_fields]
-    if unknown:
-        close = difflib.get_close_matches(unknown[0], Plan.model_fields, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Plan.model_fields)}"
-        raise ConfigError(f"unknown key {unknown[0]!r} in the plan", hint=hint, where=where)
-    try:
-        return Plan(**values)
-    except ValidationError as error:
-        raise ConfigError(_describe(error), where=where) from None
+    return _made(values, lambda place: where)
 
 
 def load_plan(path: Path, overrides: Mapping[str, Any]) -> Plan:
     """Reads a plan file; ``overrides`` (options given on the command line) win over it.
 
-    Paths in the file are relative to the file. Raises :class:`ConfigError`.
+    Paths in the file are relative to the file. Raises :class:`ConfigError`, with ``file:line`` for what the file says.
     """
+    values, lines = read_mapping(path, "plan")
+
+    def where(place: Sequence[str | int]) -> str:
+        return "" if place and place[0] in overrides else lines.where(place)
+
+    return _made({**_rebased(values, path.parent), **overrides}, where)
+
+
+def _made(values: Mapping[str, Any], where: Callable[[Sequence[str | int]], str]) -> Plan:
+    unknown = [str(key) for key in values if key not in Plan.model_fields]
+    if unknown:
+        raise ConfigError(
+            f"unknown key {unknown[0]!r} in the plan",
+            hint=did_you_mean(unknown[0], list(Plan.model_fields)),
+            where=where((unknown[0],)),
+        )
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the plan: {error}", where=path) from None
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not YAML"
-        raise ConfigError(f"not a plan: {problem}", where=f"{path}{line}") from None
-    if not isinstance(values, dict):
-        raise ConfigError("a plan is a mapping such as `model: model.onnx`", where=path)
-    return make_plan({**_rebased(values, path.parent), **overrides}, where=str(path))
+        return Plan(**values)
+    except ValidationError as error:
+        raise ConfigError(_describe(error), where=where(_place(error.errors()[0]))) from None
 
 
 def _rebased(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -151,11 +155,21 @@ def _rebased(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return result
 
 
+def _place(item: ErrorDetails) -> tuple[str | int, ...]:
+    """Where in the plan it is wrong; of what does not fit together, the field that the message begins with."""
+    if item["loc"]:
+        # What follows a field that takes several types is pydantic's name of a type.
+        several = item["loc"][0] in _SEVERAL_TYPES
+        return item["loc"][:1] if several else item["loc"]
+    field, colon, _ = item["msg"].removeprefix(_OWN).partition(":")
+    return (field,) if colon else ()
+
+
 def _describe(error: ValidationError) -> str:
-    parts = []
+    parts: dict[str, None] = {}
     for item in error.errors():
-        place = ".".join(str(step) for step in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        got = "" if not place or item["type"] == "missing" else f" (got {item['input']!r})"
-        parts.append(f"{place}: {message}{got}" if place else message)
+        place = ".".join(str(step) for step in _place(item)) if item["loc"] else ""
+        message = item["msg"].removeprefix(_OWN)
+        got = "" if not place or item["type"] == "missing" else f" (got {item['input']!r:.200})"
+        parts[f"{place}: {message}{got}" if place else message] = None
     return "; ".join(parts)
