@@ -13,6 +13,7 @@ from harness.errors import ConfigError
 
 CONFIG_VARIABLE = "BOARDTUNE_CONFIG_HOME"
 RUNTIME_VARIABLE = "BOARDTUNE_RUNTIME_DIR"
+CACHE_VARIABLE = "BOARDTUNE_CACHE_HOME"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,21 @@ def config_folder() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming") / "boardtune"
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "boardtune"
+
+
+def cache_folder() -> Path:
+    """Where what can be computed again is kept: ``BOARDTUNE_CACHE_HOME``, or the platform's usual place.
+
+    It may be removed at any time, and need not exist yet.
+    """
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "boardtune" / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "boardtune"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "boardtune"
 
 
 def packaged_folder() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.quantize import graph as graphs
-from harness.quantize.calibration_data import CalibrationSet
+from harness.quantize.cache import Cache
+from harness.quantize.calibrate import Subject
+from harness.quantize.calibration_data import Feeds
 from harness.quantize.contract import Artifact, Cause, Refusal
 from harness.quantize.identity import file_sha256, identity_of
 from harness.quantize.model_file import load_model
 from harness.quantize.outputs import data_of
 from harness.quantize.sessions import open_session, run_by_name
-from harness.quantize.shapes import model_inputs, tensor_specs
 from harness.quantize.snr import MAX_SNR_DB, NonFiniteOutputError, snr_db
 from harness.recipes.recipe import Recipe
 
@@ -37,13 +38,17 @@ def accept(
     notices: tuple[str, ...] = (),
     breathe: Callable[[], None] = lambda: None,
     phase: Callable[[str], None] = lambda name: None,
+    cache: Cache | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Artifact | Refusal:
     """Compares ``artifact`` with the float ``model`` on calibration samples; says why it is refused.
 
-    The floor ``min_snr_db`` applies to the worst output, see :func:`harness.quantize.snr.snr_db`.
+    The floor ``min_snr_db`` applies to the worst output, see :func:`harness.quantize.snr.snr_db`. ``cache`` keeps the
+    float model's outputs from one artifact to the next; ``digests`` may hold the sha256 of the ``model`` and the
+    ``calibration`` file.
     """
-    floats = load_model(model)
-    already = graphs.quantization_found(floats)
+    subject = Subject.read(model, calibration, cache or Cache(None), digests)
+    already = graphs.quantization_found(subject.model)
     if already:
         found = ", ".join(f"{count} {name}" for name, count in sorted(already.items()))
         return Refusal(Cause.ALREADY_QUANTIZED, f"the model given is already quantized: it has {found}")
@@ -52,8 +57,7 @@ def accept(
     nothing = _nothing_changed(recipe, made, operators)
     if nothing:
         return Refusal(Cause.NOTHING_QUANTIZED, nothing)
-    samples = CalibrationSet.read(calibration, tensor_specs(model_inputs(floats)))
-    feeds = list(islice(samples.feeds(ACCEPTANCE_SAMPLES), ACCEPTANCE_SAMPLES))
+    feeds = list(islice(subject.data.feeds(ACCEPTANCE_SAMPLES), ACCEPTANCE_SAMPLES))
 
     phase("loading the quantized model")
     try:
@@ -67,8 +71,7 @@ def accept(
         return Refusal(Cause.DOES_NOT_RUN, f"the quantized model fails on a calibration sample: {first_line(error)}")
     del session
     phase("running the float model on calibration samples")
-    reference = _run(open_session(model), feeds, breathe)
-
+    reference = float_outputs(subject, model, feeds, breathe)
     compared = _compare(reference, outputs, recipe, min_snr_db)
     if isinstance(compared, Refusal):
         return compared
@@ -98,7 +101,23 @@ def _nothing_changed(recipe: Recipe, made: Any, operators: int) -> str:
     return f"no operator of the model{where} can be quantized by a {recipe.scheme.replace('_', '-')} recipe"
 
 
-def _run(session: Any, feeds: list[dict[str, npt.NDArray[np.generic]]], breathe: Callable[[], None]) -> Outputs:
+def float_outputs(subject: Subject, model: Path, feeds: list[Feeds], breathe: Callable[[], None]) -> Outputs:
+    """What the float model gives for each of ``feeds``, the first of the calibration set's."""
+    key = subject.key(f"outputs:{len(feeds)}")
+    found = subject.cache.read(key)
+    if found:
+        names = found.meta["outputs"]
+        return [{name: found.arrays[f"a{s}_{i}"] for i, name in enumerate(names)} for s in range(len(feeds))]
+    outputs = _run(open_session(model), feeds, breathe)
+    names = list(outputs[0])
+    arrays = {f"a{s}_{i}": np.asarray(sample[name]) for s, sample in enumerate(outputs) for i, name in enumerate(names)}
+    # Sequences, maps and strings are compared as they come, and not kept.
+    if all(array.dtype.kind in "biufc" for array in arrays.values()):
+        subject.cache.write(key, {"outputs": names}, arrays)
+    return outputs
+
+
+def _run(session: Any, feeds: list[Feeds], breathe: Callable[[], None]) -> Outputs:
     outputs = []
     for feed in feeds:
         outputs.append(run_by_name(session, feed))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import DataError
+from harness.quantize.npz_map import read_npz
 from harness.tensors import TensorSpec
 
 Feeds = dict[str, npt.NDArray[np.generic]]
-_SEED = 20240229
+_GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 
 class CalibrationSet:
@@ -44,11 +47,10 @@ class CalibrationSet:
 
     @classmethod
     def read(cls, path: Path, inputs: tuple[TensorSpec, ...]) -> CalibrationSet:
-        """Reads an ``.npz``; never unpickles. Raises DataError."""
+        """Opens an ``.npz``; arrays that are not compressed stay on disk. Never unpickles. Raises DataError."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files if name != "labels"}
-        except (OSError, ValueError, EOFError) as error:
+            arrays = {name: array for name, array in read_npz(path).items() if name != "labels"}
+        except (OSError, ValueError, EOFError, struct.error, zipfile.BadZipFile) as error:
             raise DataError(f"cannot read the calibration data: {error}", where=path) from error
         try:
             return cls(arrays, inputs)
@@ -59,14 +61,23 @@ class CalibrationSet:
         """Samples, whole batches only."""
         return self._count // self._batch * self._batch
 
-    def feeds(self, samples: int | None = None) -> Iterator[Feeds]:
-        """Model inputs, one batch after the other, over ``samples`` samples (all if ``None``)."""
-        rows = pick_rows(self._count, samples)
-        rows = rows[: max(len(rows) // self._batch, 1) * self._batch]
-        if len(rows) < self._batch:
-            rows = np.arange(self._batch)
-        for start in range(0, len(rows), self._batch):
+    def taken(self, samples: int | None) -> int:
+        """How many samples a pass over ``samples`` of them (all if ``None``) really takes: whole batches, one at
+        least."""
+        wanted = len(self) if samples is None else min(samples, len(self))
+        return max(wanted // self._batch, 1) * self._batch
+
+    def feeds(self, samples: int | None = None, *, skip: int = 0) -> Iterator[Feeds]:
+        """Model inputs, one batch after the other, over the first ``samples`` samples (all if ``None``) in the order
+        of :func:`nested_order`, without the first ``skip`` (whole batches)."""
+        rows = nested_order(len(self))[: self.taken(samples)]
+        for start in range(skip, len(rows), self._batch):
             yield {spec.name: self._slice(spec, rows[start : start + self._batch]) for spec in self._inputs}
+
+    @property
+    def batch(self) -> int:
+        """Samples in each feed."""
+        return self._batch
 
     def _slice(self, spec: TensorSpec, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.generic]:
         array = self._arrays[spec.name]
@@ -94,14 +105,12 @@ class CalibrationSet:
             )
 
 
-def pick_rows(count: int, samples: int | None) -> npt.NDArray[np.intp]:
-    """Indices of ``samples`` of ``count`` rows: one at random (seeded) from each of as many equal stretches.
+def nested_order(count: int) -> npt.NDArray[np.intp]:
+    """All of ``count`` rows in an order whose every beginning is spread evenly over the set.
 
-    A set sorted by class is thus covered evenly. All rows, in order, if ``samples`` is ``None`` or too many.
+    Row numbers follow the multiples of the golden ratio (Weyl's sequence, of the least discrepancy known for one
+    dimension), so a set sorted by class is covered evenly by any number of samples, and a pass over more samples
+    contains every pass over fewer.
     """
-    if samples is None or samples >= count:
-        return np.arange(count)
-    edges = np.linspace(0, count, samples + 1)
-    low = np.ceil(edges[:-1]).astype(np.intp)
-    high = np.maximum(np.ceil(edges[1:]).astype(np.intp), low + 1)
-    return np.random.default_rng(_SEED).integers(low, high).astype(np.intp)
+    places = np.mod(np.arange(count) * _GOLDEN, 1.0)
+    return np.argsort(np.argsort(places, kind="stable"), kind="stable").astype(np.intp)

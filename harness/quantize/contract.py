@@ -76,6 +76,9 @@ class QuantizeJob:
     """File to write."""
     limits: QuantizeLimits = field(default_factory=QuantizeLimits)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    """Plain JSON and paths: ``host_lock`` (folder of the host lock to hold), ``cache`` (folder for calibration
+    statistics; the user's cache folder if missing, none if empty), ``digests`` (sha256 of the ``model`` and
+    ``calibration`` files, where known)."""
 
 
 class Backend(Protocol):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
@@ -16,12 +15,12 @@ from onnxruntime.quantization.registry import IntegerOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from harness.quantize import graph as graphs
-from harness.quantize.calibration_data import CalibrationSet
+from harness.quantize.cache import Cache
+from harness.quantize.calibrate import Subject, calibrated
 from harness.quantize.model_file import load_model, save_model
-from harness.quantize.ranges import needs_histogram, ranges_for
-from harness.quantize.shapes import model_inputs, tensor_specs
+from harness.quantize.ranges import ranges_for
 from harness.quantize.static import quantizable_types, quantize_static
-from harness.quantize.statistics import ActivationStatistics, collect, observed_tensors
+from harness.quantize.statistics import ActivationStatistics, observed_tensors
 from harness.quantize.weight_only import quantize_weight_only
 from harness.recipes.checks import closest
 from harness.recipes.recipe import Recipe
@@ -39,11 +38,18 @@ class OrtBackend:
     name = "ort"
 
     def __init__(
-        self, breathe: Callable[[], None] = lambda: None, phase: Callable[[str], None] = lambda name: None
+        self,
+        breathe: Callable[[], None] = lambda: None,
+        phase: Callable[[str], None] = lambda name: None,
+        cache: Cache | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
-        """``breathe`` is called between calibration batches, ``phase`` is told what comes next."""
+        """``breathe`` is called between calibration batches, ``phase`` is told what comes next. ``cache`` keeps
+        calibration statistics; ``digests`` may hold the sha256 of the ``model`` and the ``calibration`` file."""
         self._breathe = breathe
         self._phase = phase
+        self._cache = cache or Cache(None)
+        self._digests = dict(digests or {})
 
     def version(self) -> str:
         return f"onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}"
@@ -68,7 +74,7 @@ class OrtBackend:
         elif recipe.scheme == "weight_only":
             made = quantize_weight_only(source, recipe, excluded)
         elif recipe.scheme == "static":
-            made, notices = self._static(source, recipe, excluded, calibration)
+            made, notices = self._static(model, recipe, excluded, calibration)
         else:
             raise UnsupportedRecipeError(f"scheme {recipe.scheme!r} is not made here")
         # The rewriters append nodes as they go; the ONNX standard wants them in order.
@@ -80,22 +86,15 @@ class OrtBackend:
         return notices
 
     def _static(
-        self, source: ModelProto, recipe: Recipe, excluded: list[str], calibration: Path
+        self, model: Path, recipe: Recipe, excluded: list[str], calibration: Path
     ) -> tuple[ModelProto, tuple[str, ...]]:
-        samples = CalibrationSet.read(calibration, tensor_specs(model_inputs(source)))
-        tensors = observed_tensors(source, quantizable_types(recipe))
+        subject = Subject.read(model, calibration, self._cache, self._digests)
         self._phase("calibrating")
-        with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
-            statistics = collect(
-                source,
-                tensors,
-                samples.feeds(recipe.calibration.samples),
-                Path(folder),
-                histogram=needs_histogram(recipe),
-                breathe=self._breathe,
-            )
+        every = calibrated(subject, recipe.calibration.samples, self._breathe)
         self._phase(f"quantizing ({recipe.label})")
-        made = quantize_static(source, recipe, ranges_for(recipe, statistics), statistics, excluded)
+        read = set(observed_tensors(subject.model, quantizable_types(recipe)))
+        statistics = {name: stats for name, stats in every.items() if name in read}
+        made = quantize_static(subject.model, recipe, ranges_for(recipe, statistics), statistics, excluded)
         return made, _calibration_notices(statistics)
 
 

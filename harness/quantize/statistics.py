@@ -1,4 +1,4 @@
-"""One streaming pass over the calibration set: what every calibration method needs, in bounded memory.
+"""Statistics of activations, gathered array by array in bounded memory: what every calibration method needs.
 
 Per activation: the range, counts, and a histogram around zero whose half-width is a power of two. When a value falls
 outside, the width doubles and neighbouring bins are merged exactly, so histograms of parts can be merged too.
@@ -7,21 +7,21 @@ outside, the width doubles and neighbouring bins are merged exactly, so histogra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 from onnx import ModelProto, TensorProto
 
 from harness.quantize.graph import initializers_of
-from harness.quantize.model_file import save_model
-from harness.quantize.sessions import open_session
 
 BINS = 8192
 """Over [-half_width, half_width): at least 2048 between zero and the largest magnitude."""
+MAX_CHANNELS = 1 << 16
+"""Activations with more channels than this (vocabularies) are only known as a whole."""
+_CACHED = 1 << 15
+"""Values binned at once: what stays in a processor's cache."""
 _OBSERVED = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -45,6 +45,28 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class ChannelStatistics:
+    """Of each channel of an activation; all arrays are [channels]."""
+
+    axis: int
+    lowest: npt.NDArray[np.float32]
+    highest: npt.NDArray[np.float32]
+    total: npt.NDArray[np.float64]
+    """Sum of the values; NaN or infinite where values were."""
+    count: int
+    """Values in each channel."""
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        return self.total / max(self.count, 1)
+
+    @property
+    def magnitude(self) -> npt.NDArray[np.float32]:
+        """Largest absolute value."""
+        return np.maximum(np.abs(self.lowest), np.abs(self.highest))
+
+
+@dataclass(frozen=True)
 class ActivationStatistics:
     lowest: float
     """Of the finite values."""
@@ -55,76 +77,111 @@ class ActivationStatistics:
     histogram: Histogram | None
     """``None`` where only the range was asked for, or all values are zero."""
     dtype: str = "float32"
+    channels: ChannelStatistics | None = None
+    """Where an operator with weights reads or writes the activation, along the axis its weights know."""
 
 
 class Accumulator:
-    """Gathers the statistics of one tensor, array by array."""
+    """Gathers the statistics of one tensor, array by array. Its fields are its whole state."""
 
-    def __init__(self, *, histogram: bool, bins: int = BINS) -> None:
-        self._wants_histogram = histogram
-        self._bins = bins
-        self._counts = np.zeros(bins, dtype=np.int64)
-        self._half_width = 0.0
-        self._pending_zeros = 0
-        self._lowest = math.inf
-        self._highest = -math.inf
-        self._count = 0
-        self._non_finite = 0
-        self._dtype = "float32"
+    def __init__(self, *, histogram: bool, bins: int = BINS, axis: int | None = None) -> None:
+        """``axis`` is that of the channels to tell apart, if any."""
+        self.wants_histogram = histogram
+        self.axis = axis
+        self.counts = np.zeros(bins, dtype=np.int64)
+        self.half_width = 0.0
+        self.lowest = math.inf
+        self.highest = -math.inf
+        self.count = 0
+        self.non_finite = 0
+        self.dtype = "float32"
+        self.channels: ChannelStatistics | None = None
 
     def add(self, array: npt.NDArray[np.generic]) -> None:
-        self._dtype = str(array.dtype)
-        values = np.asarray(array, dtype=np.float32).ravel()
+        self.dtype = str(array.dtype)
+        values = np.ascontiguousarray(array, dtype=np.float32)
         if values.size == 0:
             return
-        lowest, highest = float(values.min()), float(values.max())
+        lowest, highest = self._add_range(values)
+        flat = values.ravel()
         if not (math.isfinite(lowest) and math.isfinite(highest)):
-            finite = np.isfinite(values)
-            self._non_finite += int(values.size - np.count_nonzero(finite))
-            values = values[finite]
-            if values.size == 0:
+            finite = np.isfinite(flat)
+            self.non_finite += int(flat.size - np.count_nonzero(finite))
+            flat = flat[finite]
+            if flat.size == 0:
                 return
-            lowest, highest = float(values.min()), float(values.max())
-        self._count += values.size
-        self._lowest = min(self._lowest, lowest)
-        self._highest = max(self._highest, highest)
-        if self._wants_histogram:
-            self._count_into_bins(values, max(-lowest, highest, 0.0))
+            lowest, highest = float(flat.min()), float(flat.max())
+        zeros_before = self.count
+        self.count += flat.size
+        self.lowest = min(self.lowest, lowest)
+        self.highest = max(self.highest, highest)
+        if self.wants_histogram:
+            self._count_into_bins(flat, max(-lowest, highest, 0.0), zeros_before)
 
     def result(self) -> ActivationStatistics | None:
         """``None`` if no finite value was seen."""
-        if self._count == 0:
+        if self.count == 0:
             return None
-        histogram = None
-        if self._half_width > 0.0:
-            histogram = Histogram(self._counts.copy(), self._half_width)
-        return ActivationStatistics(self._lowest, self._highest, self._count, self._non_finite, histogram, self._dtype)
+        histogram = Histogram(self.counts.copy(), self.half_width) if self.half_width > 0.0 else None
+        return ActivationStatistics(
+            self.lowest, self.highest, self.count, self.non_finite, histogram, self.dtype, self.channels
+        )
 
-    def _count_into_bins(self, values: npt.NDArray[np.float32], magnitude: float) -> None:
+    def _add_range(self, values: npt.NDArray[np.float32]) -> tuple[float, float]:
+        """Extremes of ``values``, NaN or infinite if one of them is; per channel too, where channels are told apart."""
+        axis = self.axis
+        if axis is None or not -values.ndim <= axis < values.ndim or values.shape[axis] > MAX_CHANNELS:
+            return float(values.min()), float(values.max())
+        channels = values.shape[axis]
+        table = _by_channel(values, axis)
+        low, high = table.min(axis=(0, 2)), table.max(axis=(0, 2))
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Along the contiguous axis pairwise in float32, then float64: as exact as needed, and vectorised.
+            total = table.sum(axis=2).sum(axis=0, dtype=np.float64)
+        before = self.channels
+        count = values.size // channels
+        if before is not None and len(before.lowest) == channels:
+            # fmin and fmax: a NaN of one batch does not hide the range of the others.
+            self.channels = ChannelStatistics(
+                axis, np.fmin(before.lowest, low), np.fmax(before.highest, high), before.total + total,
+                before.count + count,
+            )  # fmt: skip
+        else:
+            self.channels = ChannelStatistics(axis, low, high, total, count)
+        return float(low.min()), float(high.max())
+
+    def _count_into_bins(self, values: npt.NDArray[np.float32], magnitude: float, zeros_before: int) -> None:
+        bins = len(self.counts)
         if magnitude == 0.0:
-            if self._half_width == 0.0:
-                self._pending_zeros += values.size
-            else:
-                self._counts[self._bins // 2] += values.size
+            if self.half_width > 0.0:
+                self.counts[bins // 2] += values.size
             return
-        self._widen(_power_of_two_above(magnitude))
-        # Positions in float64: with float32 a value just under an edge may round onto it.
-        scale = self._bins / (2.0 * self._half_width)
-        index = np.floor(values.astype(np.float64) * scale).astype(np.int64) + self._bins // 2
-        np.clip(index, 0, self._bins - 1, out=index)
-        self._counts += np.bincount(index, minlength=self._bins)
+        if self.half_width == 0.0:
+            # All before were zeros, which fit any width.
+            self.half_width = _power_of_two_above(magnitude)
+            self.counts[bins // 2] += zeros_before
+        while self.half_width <= magnitude:
+            self._widen()
+        # Both are powers of two, so the scaled value is exact in float32 too, and no value can round into the next bin.
+        scale = np.float32(bins / (2.0 * self.half_width))
+        for start in range(0, values.size, _CACHED):
+            places = np.floor(values[start : start + _CACHED] * scale).astype(np.intp)
+            places += bins // 2
+            self.counts += np.bincount(places, minlength=bins)
 
-    def _widen(self, half_width: float) -> None:
-        if self._half_width == 0.0:
-            self._half_width = half_width
-            self._counts[self._bins // 2] += self._pending_zeros
-            self._pending_zeros = 0
-        while self._half_width < half_width:
-            merged = self._counts.reshape(-1, 2).sum(axis=1)
-            quarter = self._bins // 4
-            self._counts = np.zeros(self._bins, dtype=np.int64)
-            self._counts[quarter : quarter + len(merged)] = merged
-            self._half_width *= 2.0
+    def _widen(self) -> None:
+        merged = self.counts.reshape(-1, 2).sum(axis=1)
+        quarter = len(self.counts) // 4
+        self.counts = np.zeros(len(self.counts), dtype=np.int64)
+        self.counts[quarter : quarter + len(merged)] = merged
+        self.half_width *= 2.0
+
+
+def _by_channel(values: npt.NDArray[np.float32], axis: int) -> npt.NDArray[np.float32]:
+    """``values`` as [before, channels, after]."""
+    if axis in (-1, values.ndim - 1):
+        return values.reshape(-1, values.shape[-1], 1)
+    return values.reshape(math.prod(values.shape[:axis]), values.shape[axis], -1)
 
 
 def _power_of_two_above(value: float) -> float:
@@ -144,44 +201,19 @@ def observed_tensors(model: ModelProto, op_types: Iterable[str]) -> tuple[str, .
     return tuple(dict.fromkeys(name for name in names if name in floats))
 
 
-def collect(
-    model: ModelProto,
-    tensors: Iterable[str],
-    feeds: Iterable[Mapping[str, npt.NDArray[np.generic]]],
-    folder: Path,
-    *,
-    histogram: bool,
-    breathe: Callable[[], None] = lambda: None,
-) -> dict[str, ActivationStatistics]:
-    """Runs the float model over ``feeds`` and gathers the statistics of ``tensors``.
-
-    ``breathe`` is called between batches. ``folder`` takes a temporary model. Tensors without a finite value are left
-    out. Raises what ONNX Runtime raises.
-    """
-    names = list(tensors)
-    accumulators = {name: Accumulator(histogram=histogram) for name in names}
-    inputs = {value.name for value in model.graph.input}
-    computed = [name for name in names if name not in inputs]
-    path = folder / "observed.onnx"
-    save_model(_with_outputs(model, computed), path)
-    # Optimised, an intermediate value may be computed fused and differ from what the quantizer will see.
-    session = open_session(path, "disabled")
-    for feed in feeds:
-        for name, array in zip(computed, session.run(computed, dict(feed)), strict=True) if computed else ():
-            accumulators[name].add(array)
-        for name in inputs & set(names):
-            accumulators[name].add(feed[name])
-        breathe()
-    results = {name: accumulator.result() for name, accumulator in accumulators.items()}
-    return {name: result for name, result in results.items() if result is not None}
+def channel_axes(model: ModelProto) -> dict[str, int]:
+    """Activation -> axis of the channels its weights know: 1 beside convolutions, the last beside matrices."""
+    axes: dict[str, int] = {}
+    for node in model.graph.node:
+        if node.op_type in _CONVOLUTIONS:
+            names, axis = (*node.input[:1], *node.output[:1]), 1
+        elif node.op_type in ("MatMul", "Gemm", "LayerNormalization"):
+            names, axis = (*node.input[:2], *node.output[:1]), -1
+        else:
+            continue
+        for name in names:
+            axes.setdefault(name, axis)
+    return axes
 
 
-def _with_outputs(model: ModelProto, names: Iterable[str]) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    present = {value.name for value in copy.graph.output}
-    types = {value.name: value.type.tensor_type.elem_type for value in copy.graph.value_info}
-    copy.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, types[name], None) for name in names if name not in present
-    )
-    return copy
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "PRelu")

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.host_lock import HostLock
+from harness.boards.folders import cache_folder
 from harness.errors import BoardtuneError, DataError
 from harness.quantize.acceptance import accept, first_line
+from harness.quantize.cache import Cache
 from harness.quantize.contract import Artifact, Backend, Cause, QuantizeJob, Refusal
 from harness.quantize.ort_backend import OrtBackend, UnsupportedRecipeError
 from harness.quantize.worker_wire import MessageReader, job_from_json, result_to_json, write_message
@@ -36,7 +38,8 @@ def run_job(job: QuantizeJob, backends: Mapping[str, str], send: Send) -> Artifa
 
     try:
         with _quiet(), _working(job, send) as breathe:
-            backend = _backend(job.recipe.backend, backends, breathe, phase)
+            cache = _cache(job)
+            backend = _backend(job, backends, breathe, phase, cache)
             notices = backend.quantize(job.model, job.calibration, job.recipe, job.out)
             return accept(
                 job.model,
@@ -47,6 +50,8 @@ def run_job(job: QuantizeJob, backends: Mapping[str, str], send: Send) -> Artifa
                 notices=notices,
                 breathe=breathe,
                 phase=phase,
+                cache=cache,
+                digests=job.extra.get("digests"),
             )
     except MemoryError:
         return Refusal(Cause.OUT_OF_MEMORY, "the quantizer ran out of memory", detail=traceback.format_exc())
@@ -71,9 +76,20 @@ def _refusal_from(error: Exception, job: QuantizeJob) -> Refusal:
     )
 
 
-def _backend(name: str, backends: Mapping[str, str], breathe: Callable[[], None], phase: Phase) -> Backend:
+def _cache(job: QuantizeJob) -> Cache:
+    """``job.extra["cache"]`` names the folder; the user's own if it is not given, none if it is empty."""
+    folder = job.extra.get("cache")
+    if folder == "":
+        return Cache(None)
+    return Cache(Path(folder) if folder else cache_folder() / "calibration")
+
+
+def _backend(
+    job: QuantizeJob, backends: Mapping[str, str], breathe: Callable[[], None], phase: Phase, cache: Cache
+) -> Backend:
+    name = job.recipe.backend
     if name == OrtBackend.name:
-        return OrtBackend(breathe, phase)
+        return OrtBackend(breathe, phase, cache, job.extra.get("digests"))
     if name not in backends:
         known = ", ".join([OrtBackend.name, *backends])
         raise UnsupportedRecipeError(f"there is no quantizer backend {name!r} here (there are: {known})")

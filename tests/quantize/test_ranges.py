@@ -19,7 +19,9 @@ from quantize_models import Array, conv_net, samples, write
 from scipy.special import lambertw
 
 from harness.errors import DataError
-from harness.quantize.calibration_data import CalibrationSet, pick_rows
+from harness.quantize.calibration_data import CalibrationSet, nested_order
+from harness.quantize.npz_map import read_npz
+from harness.quantize.observe import collect
 from harness.quantize.ranges import (
     entropy_threshold,
     lambert_w,
@@ -31,7 +33,7 @@ from harness.quantize.ranges import (
     rebinned,
 )
 from harness.quantize.shapes import tensor_specs
-from harness.quantize.statistics import Accumulator, ActivationStatistics, Histogram, collect, observed_tensors
+from harness.quantize.statistics import Accumulator, ActivationStatistics, Histogram, observed_tensors
 from harness.recipes.recipe import Calibration, Recipe
 from harness.tensors import TensorSpec
 
@@ -107,7 +109,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]
     data = CalibrationSet.read(samples(folder / "c.npz", x=(3, 12, 12)), tensor_specs(list(model.graph.input)))
     feeds = list(data.feeds())
     types = {node.op_type for node in model.graph.node}
-    return path, feeds, collect(model, observed_tensors(model, types), feeds, folder, histogram=True)
+    return path, feeds, collect(model, observed_tensors(model, types), feeds)
 
 
 def test_minmax_is_onnxruntimes(observed: tuple) -> None:
@@ -284,16 +286,34 @@ def test_rebinning_keeps_the_counts() -> None:
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
-def test_rows_cover_the_set_evenly(count: int, wanted: int) -> None:
-    rows = pick_rows(count, wanted)
-    assert len(rows) == min(count, wanted)
-    assert len(set(rows.tolist())) == len(rows)
-    assert (rows >= 0).all()
-    assert (rows < count).all()
-    if wanted < count:
-        # One from each of as many equal stretches.
-        assert np.abs(rows / count - (np.arange(wanted) + 0.5) / wanted).max() <= 0.5 / wanted + 1.0 / count
-    np.testing.assert_array_equal(rows, pick_rows(count, wanted))
+def test_every_beginning_covers_the_set_evenly(count: int, wanted: int) -> None:
+    order = nested_order(count)
+    np.testing.assert_array_equal(np.sort(order), np.arange(count))
+    beginning = np.sort(order[:wanted])
+    # The gaps between golden-ratio points are at most φ²/n, the edges of the set included.
+    gaps = np.diff([-1, *beginning.tolist(), count]) / count
+    assert gaps.max() <= 2.62 / len(beginning) + 2.0 / count
+
+
+def test_more_samples_contain_fewer() -> None:
+    data = CalibrationSet({"x": np.arange(40.0).reshape(20, 2)}, (TensorSpec("x", "float32", (2, 2)),))
+    whole = [feed["x"] for feed in data.feeds()]
+    for wanted in (1, 2, 7, 20):
+        part = [feed["x"] for feed in data.feeds(wanted)]
+        assert len(part) == data.taken(wanted) // data.batch
+        np.testing.assert_array_equal(part, whole[: len(part)])
+        rest = [feed["x"] for feed in data.feeds(skip=data.taken(wanted))]
+        np.testing.assert_array_equal([*part, *rest], whole)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_compressed_or_not_the_samples_are_the_same(tmp_path: Path, save: object) -> None:
+    array = np.random.default_rng(0).standard_normal((5, 3, 2)).astype(np.float32)
+    save(tmp_path / "c.npz", x=array, y=np.asfortranarray(array), z=np.zeros((5, 0)))  # type: ignore[operator]
+    read = read_npz(tmp_path / "c.npz")
+    for name in ("x", "y"):
+        np.testing.assert_array_equal(read[name], array)
+    assert read["z"].shape == (5, 0)
 
 
 def test_batches_and_whole_inputs() -> None:
