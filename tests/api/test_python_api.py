@@ -19,7 +19,7 @@ def test_changes_win_over_the_plan_file() -> None:
     assert plan.boards == ("rpi5-emulated",)
     assert (plan.trials, plan.top_k) == (4, 1)
     assert plan.model == EXAMPLE / "model.onnx"
-    with pytest.raises(harness.ConfigError, match=r"'trails'.*\n.*did you mean 'trials'") as caught:
+    with pytest.raises(harness.ConfigError, match=r"'trails'.*\n.*[Dd]id you mean 'trials'") as caught:
         harness.load_plan(EXAMPLE / "plan.yaml", trails=4)
     assert caught.value.exit_code == harness.ExitCode.USAGE
 
