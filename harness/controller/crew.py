@@ -163,7 +163,7 @@ class SearchCrew:
     def run(self, learning: Learning, interruption: Interruption, watcher: Watcher) -> None:
         """Runs trials until the search is over or the user interrupts."""
         self._phase = "searching"
-        searcher = LedgerSearcher(learning, lambda: self._may_go_on(interruption))
+        searcher = LedgerSearcher(learning, lambda: self._may_go_on(interruption), self._ask_boards)
         storage = tempfile.mkdtemp(prefix="boardtune-tune-")
         with self._watched(interruption, watcher):
             try:
@@ -315,12 +315,15 @@ class SearchCrew:
             board.stop.remote()
 
     def _look(self, watcher: Watcher) -> None:
-        self._quarantine = {n: _get(b.quarantined.remote()) for n, b in self._crew.boards.items()}
         snapshot = _get(self._crew.recorder.snapshot.remote())
         state: LedgerState = self.state()
         selections = picks_of(state, tuple(self._crew.boards), self._setup.asked)
         best = {name: selection.trials for name, selection in selections.items()}
         watcher.update(Progress(self._phase, self._setup.trials, snapshot, state.candidates(), best))
+
+    def _ask_boards(self) -> None:
+        calls = {name: board.quarantined.remote() for name, board in self._crew.boards.items()}
+        self._quarantine = {name: _get(call) for name, call in calls.items()}
 
     def _tell(self, watcher: Watcher, progress: Progress) -> None:
         watcher.update(progress)

@@ -19,15 +19,19 @@ _FINISHED: str = Searcher.FINISHED
 class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
     """Proposes trial n when the outcomes it may see are in, and keeps the ledger informed.
 
-    ``learning`` holds what was learnt and asks the sampler; ``may_go_on`` ends the search (budgets, interruption).
+    ``learning`` holds what was learnt and asks the sampler; ``may_go_on`` ends the search (interruption, lost boards);
+    ``after_failure`` is called when a trial has failed, before the next is proposed.
     """
 
-    def __init__(self, learning: Learning, may_go_on: Callable[[], bool]) -> None:
+    def __init__(
+        self, learning: Learning, may_go_on: Callable[[], bool], after_failure: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(metric="number", mode="min")
         self.error: Exception | None = None
         """What keeps the search from going on; told by whoever runs it, as Tune would bury it."""
         self._learning = learning
         self._may_go_on = may_go_on
+        self._after_failure = after_failure
         self._numbers: dict[str, int] = {}
         self.failures: list[str] = []
         """Trials whose process died, in words."""
@@ -74,6 +78,8 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
             self._learning.died(number, detail)
         else:
             self._learning.ended(number)
+        if ended != "done":
+            self._after_failure()
 
     def save(self, checkpoint_path: str) -> None:
         """The ledger is the truth; nothing is pickled."""

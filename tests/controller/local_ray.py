@@ -38,7 +38,13 @@ class Handle:
         return SimpleNamespace(remote=remote)
 
     def die(self) -> None:
+        """Answers nothing any more."""
         self._dead = True
+
+    def revive(self) -> Handle:
+        """To let go of what a dead process would have let go of."""
+        self._dead = False
+        return self
 
 
 class _Made:
