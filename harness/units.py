@@ -44,18 +44,21 @@ def _whole(value: float, text: str) -> int:
 
 def format_ns(value: float) -> str:
     """Human form with three significant digits: ``1.23 ms``."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}" if abs(value) < 1000 * size else f"{value / size:.0f} {unit}"
-    return f"{value:.0f} ns"
+    return _scaled(value, (("s", 1e9), ("ms", 1e6), ("µs", 1e3)), "ns")
 
 
 def format_bytes(value: float) -> str:
     """Human form in decimal units: ``77.1 kB``."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} B"
+    return _scaled(value, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)), "B")
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...], smallest: str) -> str:
+    for unit, size in units:
+        # 999.9 of the next smaller unit reads 1000, which is 1 of this one.
+        if abs(value) >= 0.9995 * size:
+            scaled = value / size
+            return f"{scaled:.3g} {unit}" if abs(scaled) < 999.5 else f"{scaled:.0f} {unit}"
+    return f"{value:.0f} {smallest}"
 
 
 def signed(value: float, digits: int) -> str:
