@@ -1,6 +1,6 @@
 """`make demo` in a fresh clone with an empty package cache: under 6 minutes on 2 cores, the search itself under 2.
 
-Clones the committed state of this repository, so commit first. The search's time is from its ledger, first line to last.
+Clones the committed state of this repository, so commit first. The search is timed by its ledger, first line to last.
 """
 
 from __future__ import annotations

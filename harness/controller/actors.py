@@ -79,9 +79,10 @@ class Quantizer(Protocol):
 class QuantizerActor:
     """A warm quantizer. The float model and the calibration set come by value, once."""
 
-    def __init__(
-        self, model: bytes, calibration: bytes, limits: QuantizeLimits, make_quantizer: Callable[[], Quantizer]
-    ) -> None:
+    def __init__(self, content: Sequence[Any], limits: QuantizeLimits, make_quantizer: Callable[[], Quantizer]) -> None:
+        """``content``: references to the bytes of model and calibration set. In a list, as Ray warns on the terminal of
+        plain ones: they must outlive restarts of the actor, and do, as the controller holds them."""
+        model, calibration = ray.get(list(content))
         self._folder = tempfile.TemporaryDirectory(prefix="boardtune-quantize-")
         folder = Path(self._folder.name)
         self._model = folder / "model.onnx"

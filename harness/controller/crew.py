@@ -80,13 +80,12 @@ def hire(
         ray.kill(recorder)
         raise
     limits = QuantizeLimits(setup.plan.quantize_timeout / 1e9, setup.plan.quantize_memory, setup.plan.min_snr)
-    model = ray.put(setup.prepared.model.path.read_bytes())
-    calibration = ray.put(setup.prepared.calibration.read_bytes())
+    material = [ray.put(path.read_bytes()) for path in (setup.prepared.model.path, setup.prepared.calibration)]
     count = max(1, min(2, os.cpu_count() or 1, setup.trials))
     quantizers = tuple(
         ray.remote(QuantizerActor)
         .options(num_cpus=1, max_restarts=-1, max_task_retries=_QUANTIZER_RETRIES)
-        .remote(model, calibration, limits, staff.make_quantizer)
+        .remote(limits, staff.make_quantizer)
         for _ in range(count)
     )
     prepared = ray.put(setup.prepared)
@@ -96,7 +95,8 @@ def hire(
         .remote(board, prepared, recorder, setup.plan.batch, staff.open_session)
         for name, board in setup.boards.items()
     }
-    crew = Crew(recorder, quantizers, boards, {n: b.limits for n, b in setup.boards.items()}, setup.policy)
+    limits_of = {name: board.limits for name, board in setup.boards.items()}
+    crew = Crew(recorder, quantizers, material, boards, limits_of, setup.policy)
     return SearchCrew(setup, crew, tuple(notices))
 
 
@@ -266,7 +266,9 @@ class SearchCrew:
 
     def _restore(self, trial: TrialState, problem: str) -> None:
         """What was measured stands if the same artifact can be made again."""
-        reply: QuantizeReply = _get(self._crew.quantizers[0].quantize.remote(Recipe.from_dict(trial.recipe)))
+        reply: QuantizeReply = _get(
+            self._crew.quantizers[0].quantize.remote(Recipe.from_dict(trial.recipe), self._crew.material)
+        )
         if not isinstance(reply.made, Refusal) and reply.made.artifact == trial.artifact:
             _get(self._crew.recorder.restore_model.remote(trial.number, reply.model))
             self.notices += (f"{problem}; it was made again",)

@@ -18,8 +18,6 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "0",
-    # Ray's native side writes its own warnings to the terminal; what matters reaches us as exceptions.
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_SYNCER": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",

@@ -27,6 +27,8 @@ class Crew:
 
     recorder: Any
     quantizers: tuple[Any, ...]
+    material: Sequence[Any]
+    """References to the bytes of the float model and the calibration set."""
     boards: Mapping[str, Any]
     limits: Mapping[str, BoardLimits]
     policy: MeasurementPolicy
@@ -51,7 +53,7 @@ class RaySteps:
     def quantize(self, trial: int, recipe: Recipe) -> Quantized | Refusal:
         quantizer = self._crew.quantizers[trial % len(self._crew.quantizers)]
         try:
-            reply: QuantizeReply = ray.get(quantizer.quantize.remote(recipe))
+            reply: QuantizeReply = ray.get(quantizer.quantize.remote(recipe, self._crew.material))
         except RayActorError as error:
             # It is started again and asked again a few times; what kills it each time is this recipe.
             return Refusal(Cause.CRASHED, "the process that quantizes died each time", detail=str(error))
