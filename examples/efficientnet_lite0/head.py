@@ -24,12 +24,13 @@ class Head(NamedTuple):
 
 
 def fit_head(
-    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], *, penalty: float = 1e-3, iterations: int = 200
+    features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], *, penalty: float = 0.03, iterations: int = 200
 ) -> Head:
     """Multinomial logistic regression by L-BFGS; no random numbers, so the same features give the same head.
 
     ``features`` [samples, features], ``labels`` [samples] in 0..classes-1. ``penalty`` weighs half the squared
-    coefficients against the mean cross-entropy. Features are standardised for the fit and the scaling is folded
+    coefficients against the mean cross-entropy; its default did best (0.01 to 0.1 about alike) on training images held
+    out of the fit. Features are standardised for the fit and the scaling is folded
     into the coefficients returned.
     """
     mean, deviation = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)

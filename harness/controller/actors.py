@@ -77,23 +77,23 @@ class Quantizer(Protocol):
 
 
 class QuantizerActor:
-    """A warm quantizer. The float model and the calibration set come by value, once."""
+    """A warm quantizer, on whatever node."""
 
-    def __init__(self, content: Sequence[Any], limits: QuantizeLimits, make_quantizer: Callable[[], Quantizer]) -> None:
-        """``content``: references to the bytes of model and calibration set. In a list, as Ray warns on the terminal of
-        plain ones: they must outlive restarts of the actor, and do, as the controller holds them."""
-        model, calibration = ray.get(list(content))
+    def __init__(self, limits: QuantizeLimits, make_quantizer: Callable[[], Quantizer]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="boardtune-quantize-")
         folder = Path(self._folder.name)
         self._model = folder / "model.onnx"
-        self._model.write_bytes(model)
         self._calibration = folder / "calibration.npz"
-        self._calibration.write_bytes(calibration)
         self._limits = limits
         self._worker = make_quantizer()
 
-    def quantize(self, recipe: Recipe) -> QuantizeReply:
+    def quantize(self, recipe: Recipe, material: Sequence[Any]) -> QuantizeReply:
+        """``material``: references to the bytes of the float model and the calibration set, fetched on the first call;
+        they come with every call, as a restarted actor has nothing."""
         started = time.monotonic()
+        for path, reference in zip((self._model, self._calibration), material, strict=True):
+            if not path.exists():
+                path.write_bytes(ray.get(reference))
         out = Path(self._folder.name) / f"{recipe.digest}.onnx"
         job = QuantizeJob(
             model=self._model,
