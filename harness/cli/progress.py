@@ -29,12 +29,12 @@ def watcher_for(boards: Sequence[str], *, quiet: bool) -> Iterator[Watcher]:
 
 
 class PlainWatcher:
-    """A line when a trial has ended; only warnings when quiet."""
+    """A line when a trial or a finalist has ended; only warnings when quiet."""
 
     def __init__(self, boards: Sequence[str], *, quiet: bool) -> None:
         self._boards = boards
         self._quiet = quiet
-        self._ended = -1
+        self._shown: tuple[int, int] | None = None
         self._phase = ""
 
     def notice(self, message: str) -> None:
@@ -47,8 +47,8 @@ class PlainWatcher:
         if progress.phase != self._phase:
             self._phase = progress.phase
             click.echo(f"{progress.phase} …", err=True)
-        if progress.snapshot is not None and progress.snapshot.ended != self._ended:
-            self._ended = progress.snapshot.ended
+        if progress.snapshot is not None and (progress.snapshot.ended, progress.snapshot.finals) != self._shown:
+            self._shown = (progress.snapshot.ended, progress.snapshot.finals)
             best = "; ".join(best_line(progress, board) for board in self._boards)
             click.echo(f"{headline(progress)} | {best}", err=True)
 
@@ -84,7 +84,10 @@ def headline(progress: Progress) -> str:
     counts = progress.snapshot.counts
     others = [f"{count} {name}" for name, count in counts.items() if name != "done" and count]
     aside = f" ({', '.join(others)})" if others else ""
-    return f"{progress.phase}: {progress.snapshot.ended} of {progress.trials} trials{aside}"
+    trials = f"{progress.snapshot.ended} of {progress.trials} trials{aside}"
+    if progress.phase == "searching":
+        return f"{progress.phase}: {trials}"
+    return f"{progress.phase}: {progress.snapshot.finals} measured afresh, after {trials}"
 
 
 def best_line(progress: Progress, board: str) -> str:

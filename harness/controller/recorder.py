@@ -32,6 +32,8 @@ class Snapshot:
     """(trial, label, stage) of trials in the making."""
     device_seconds: Mapping[str, float]
     ended: int
+    finals: int = 0
+    """Finalists measured afresh, counted on every board."""
 
 
 class Recorder:
@@ -189,7 +191,8 @@ class Recorder:
         state = self.ledger_state()
         running = tuple((t.number, t.label, t.status) for t in state.unfinished())
         counts = state.counts()
-        return Snapshot(counts, running, dict(state.device_seconds), sum(counts.values()))
+        finals = sum(board.final_tried for trial in state.trials.values() for board in trial.boards.values())
+        return Snapshot(counts, running, dict(state.device_seconds), sum(counts.values()), finals)
 
 
 def _blocks(measurement: MeasurementResult) -> list[SampleBlock]:

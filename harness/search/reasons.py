@@ -68,7 +68,7 @@ def _standing(
             titles.append(f"best {metric}")
     dominating = [r for r in peers if dominates(r.point, item.point)]
     if titles:
-        text = " and ".join(titles)
+        text = " and ".join(titles) + _among(item, ranked)
     elif dominating:
         best = min(dominating, key=lambda c: (c.point, c.trial))
         text = f"next after the Pareto set ({best.trial:04d} is better: {_than(item, best, metric)})"
@@ -79,6 +79,15 @@ def _standing(
     else:
         text = f"on the Pareto set, number {chosen.index(item) + 1} by {objective}"
     return text if filter_name == "pareto" else f"{text} (picked by the filter {filter_name})"
+
+
+def _among(item: Ranked, ranked: Sequence[Ranked]) -> str:
+    """Whom a title holds against, where not all candidates stand alike."""
+    if all(r.tier == item.tier for r in ranked):
+        return ""
+    if item.tier == min(r.tier for r in ranked):
+        return " of those whose measurements and limits are certain"
+    return " of the others"
 
 
 def _against(item: Ranked, baseline: Ranked, metric: str | None) -> str:
