@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
-from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
-from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quant_utils import (
     QuantizationMode,
     QuantType,
@@ -23,6 +21,7 @@ from onnxruntime.quantization.quant_utils import (
 )
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
+from harness.quantize.channelwise import ChannelwiseQDQ, ChannelwiseQOperator
 from harness.quantize.graph import opset_of
 from harness.quantize.ranges import Range
 from harness.quantize.statistics import ActivationStatistics
@@ -67,7 +66,7 @@ def quantize_static(
     types = list(quantizable_types(recipe))
     activation, weight = _TYPES[recipe.activation], _TYPES[recipe.weight]
     if recipe.format == "QOperator":
-        rewriter = ONNXQuantizer(
+        rewriter = ChannelwiseQOperator(
             model, per_channel, recipe.reduce_range, QuantizationMode.QLinearOps, True, weight, activation,
             tensors_range, [], list(excluded_nodes), types, options,
         )  # fmt: skip
@@ -77,7 +76,7 @@ def quantize_static(
             options["UseQDQContribOps"] = opset_of(model) < _NATIVE_NARROW_AND_WIDE_OPSET
         if recipe.weight in SUB_BYTE:
             model.ir_version = max(model.ir_version, _FOUR_BIT_IR_VERSION)
-        kind = PowerOfTwoQuantizer if recipe.scale == "power_of_two" else QDQQuantizer
+        kind = PowerOfTwoQuantizer if recipe.scale == "power_of_two" else ChannelwiseQDQ
         rewriter = kind(
             model, per_channel, recipe.reduce_range, weight, activation,
             tensors_range, [], list(excluded_nodes), types, options,
@@ -94,7 +93,7 @@ def power_of_two_at_least(scale: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.ldexp(np.ones_like(scale), exponent - exact), dtype=scale.dtype)
 
 
-class PowerOfTwoQuantizer(QDQQuantizer):  # type: ignore[misc]
+class PowerOfTwoQuantizer(ChannelwiseQDQ):
     """ONNX Runtime's QDQ rewriter with every scale of activations and weights rounded up to a power of two.
 
     Scales of biases are products of those, so they are powers of two as well.
