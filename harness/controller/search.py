@@ -18,7 +18,7 @@ from harness.controller.learning import Learning
 from harness.controller.logs import log_to_file, stop_log_to_file
 from harness.controller.outcome import candidates_json, exit_code
 from harness.controller.progress import SilentWatcher, Watcher
-from harness.controller.setup import SearchSetup, header_of, set_up
+from harness.controller.setup import RESUMABLE, SearchSetup, header_of, set_up
 from harness.errors import ExitCode
 from harness.plan import Plan
 from harness.search.budget import Budget, Limits
@@ -68,6 +68,7 @@ def search(
     try:
         setup = set_up(plan, work)
         header = header_of(setup)
+        RunDirectory.check(run_dir, header, resume=resume, may_change=RESUMABLE)
         slots = setup.window + len(setup.boards) + 4
         with Interruption() as interruption, ray_session(slots, run_dir / LOGS, ray_address) as node:
             crew = hire(setup, run_dir, header, resume=resume, node=node, staff=staff or Staff())

@@ -80,28 +80,28 @@ class RunDirectory:
     def create(cls, path: Path, header: Mapping[str, Any], *, clock: Clock = utc_now) -> Self:
         """A new run in a new or empty folder. Raises :class:`ConfigError` where the folder holds a run, holds other
         things, is in use, or cannot be written."""
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot make the run directory: {error.strerror}", where=path) from error
-        if foreign := sorted(p.name for p in path.iterdir() if not _OWN.fullmatch(p.name)):
-            raise ConfigError(
-                f"the folder is not empty and no run directory: it holds {', '.join(foreign[:5])}",
-                where=path,
-                hint="name a new or an empty folder",
-            )
+        _own_folder(path)
         lock = DirectoryLock(path)
         try:
             if read_ledger(path / LEDGER).events:
-                raise ConfigError(
-                    "the folder holds a run already",
-                    where=path,
-                    hint="go on with it by --resume, or name another --run-dir",
-                )
+                raise _holds_a_run(path)
             return cls._begin(path, header, lock, clock)
         except BaseException:
             lock.release()
             raise
+
+    @classmethod
+    def check(cls, path: Path, header: Mapping[str, Any], *, resume: bool, may_change: Sequence[str] = ()) -> None:
+        """Raises what :meth:`create` or :meth:`open_for_resume` would, and records nothing: so that a search can tell
+        before it starts anything else."""
+        recorded = read_ledger(path / LEDGER).events if path.exists() else ()
+        if not recorded:
+            _own_folder(path)
+        DirectoryLock(path).release()
+        if recorded and not resume:
+            raise _holds_a_run(path)
+        if recorded:
+            _same_run(path, LedgerState.from_events(recorded[:1]).header, header, may_change)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -128,12 +128,7 @@ class RunDirectory:
         try:
             ledger = Ledger(path / LEDGER, clock=clock)
             state = LedgerState.from_events(ledger.events)
-            if unlike := differences(state.header, header, may_change):
-                raise ConfigError(
-                    "the run here is of something else:\n" + "\n".join(f"    {d}" for d in unlike),
-                    where=path,
-                    hint="resume with the same model, data and plan, or name another --run-dir",
-                )
+            _same_run(path, state.header, header, may_change)
             run = cls(path, state, ledger, lock)
             run._recover()
             allowed = differences(state.header, header)
@@ -295,3 +290,31 @@ class RunDirectory:
             if folder is not self.path and int(folder.name) not in self.state.trials:
                 shutil.rmtree(folder)
                 log.info("removed %s: its trial was never recorded", folder)
+
+
+def _own_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        foreign = sorted(p.name for p in path.iterdir() if not _OWN.fullmatch(p.name))
+    except OSError as error:
+        raise ConfigError(f"cannot make the run directory: {error.strerror}", where=path) from error
+    if foreign:
+        raise ConfigError(
+            f"the folder is not empty and no run directory: it holds {', '.join(foreign[:5])}",
+            where=path,
+            hint="name a new or an empty folder",
+        )
+
+
+def _holds_a_run(path: Path) -> ConfigError:
+    hint = "go on with it by --resume, or name another --run-dir"
+    return ConfigError("the folder holds a run already", where=path, hint=hint)
+
+
+def _same_run(path: Path, recorded: Mapping[str, Any], header: Mapping[str, Any], may_change: Sequence[str]) -> None:
+    if unlike := differences(recorded, header, may_change):
+        raise ConfigError(
+            "the run here is of something else:\n" + "\n".join(f"    {d}" for d in unlike),
+            where=path,
+            hint="resume with the same model, data and plan, or name another --run-dir",
+        )
