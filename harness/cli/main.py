@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code."""
-    from device_agents.contract import AgentError
+    from device_agents.contract import AgentError, DeviceCrash, ModelRejected, OutOfMemory
 
     try:
         result = cli.main(args=list(arguments), prog_name="boardtune", standalone_mode=False)
@@ -74,6 +74,10 @@ def run(arguments: Sequence[str]) -> int:
     except BoardtuneError as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
+    except (ModelRejected, OutOfMemory, DeviceCrash) as error:
+        # The board is well; it is this model that cannot be had there.
+        click.echo(f"error: {error}", err=True)
+        return ExitCode.NO_FEASIBLE_CANDIDATE
     except AgentError as error:
         click.echo(f"error: {error}", err=True)
         return ExitCode.BOARD_UNAVAILABLE

@@ -117,6 +117,8 @@ def run_search(
             click.echo(f"to ship a pick: {export_command(folder, result.candidates['picks'])}")
     if result.exit_code == ExitCode.INTERRUPTED:
         click.echo(f"interrupted; go on with:\n  {resume_command(folder)}", err=True)
+    elif result.exit_code == ExitCode.INTERNAL:
+        click.echo(f"every trial met a defect of boardtune: see {folder / 'logs'}", err=True)
     elif result.exit_code != ExitCode.OK:
         click.echo(f"no feasible candidate: {result.stop_reason}; the report says what each trial lacked", err=True)
     return int(result.exit_code)

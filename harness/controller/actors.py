@@ -26,7 +26,7 @@ from harness.controller.preparation import Prepared
 from harness.controller.recorder import Recorder
 from harness.controller.trial import Quantized
 from harness.controller.turns import Turns
-from harness.errors import BoardtuneError
+from harness.errors import BoardtuneError, ConfigError
 from harness.ledger import events
 from harness.ledger.key import result_key
 from harness.ledger.plain import plain
@@ -44,18 +44,24 @@ _BACKEND_PACKAGES = ("onnxruntime", "onnx")
 class RecorderActor(Recorder):
     """Owns the run directory's lock; dies with the search, which frees it."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], resume: bool, may_change: Sequence[str]) -> None:
-        run = (
-            RunDirectory.open_for_resume(path, header, may_change=may_change)
-            if resume
-            else RunDirectory.create(path, header)
-        )
+    def __init__(self) -> None:
+        """:meth:`open` comes first: what an actor's constructor raises reaches nobody."""
+
+    def open(self, path: Path, header: Mapping[str, Any], resume: bool, may_change: Sequence[str]) -> tuple[str, ...]:
+        """Takes the run directory; returns its notices. Raises :class:`ConfigError` where it cannot be had."""
+        try:
+            run = (
+                RunDirectory.open_for_resume(path, header, may_change=may_change)
+                if resume
+                else RunDirectory.create(path, header)
+            )
+        except OSError as error:
+            message = f"cannot use it as a run directory: {error.strerror or error}"
+            raise ConfigError(message, where=path, hint="name another --run-dir") from None
         super().__init__(run)
         self._directory = run
         log_to_file(run.logs / "recorder.log")
-
-    def notices(self) -> tuple[str, ...]:
-        return self._directory.notices
+        return run.notices
 
     def logs(self) -> Path:
         return self._directory.logs

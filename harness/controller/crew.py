@@ -69,13 +69,9 @@ def hire(
     here = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
     # Calls wait inside these actors for their turn, so they serve many at once.
     threads = 4 * setup.window + 16
-    recorder = (
-        ray.remote(RecorderActor)
-        .options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here)
-        .remote(run_dir.resolve(), dict(header), resume, RESUMABLE)
-    )
+    recorder = ray.remote(RecorderActor).options(num_cpus=0, max_concurrency=threads, scheduling_strategy=here).remote()
     try:
-        notices = _get(recorder.notices.remote())
+        notices = _get(recorder.open.remote(run_dir.resolve(), dict(header), resume, RESUMABLE))
     except BoardtuneError:
         ray.kill(recorder)
         raise

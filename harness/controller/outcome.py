@@ -30,11 +30,13 @@ def exit_code(
     state: LedgerState, selections: Mapping[str, Selection], *, budget_ended: bool, boards_lost: bool = False
 ) -> ExitCode:
     """3 no board has a feasible candidate (4 if none is left to find one on, 6 if a budget ended before one), 5
-    nothing measured is valid."""
+    nothing measured is valid, 1 every trial met a defect of boardtune."""
     if any(selection.picks for selection in selections.values()):
         return ExitCode.OK
     if boards_lost:
         return ExitCode.BOARD_UNAVAILABLE
+    if state.trials and all(trial.cause == "internal" for trial in state.trials.values()):
+        return ExitCode.INTERNAL
     results = [result for candidate in state.candidates() for result in candidate.boards.values()]
     if results and all(result.verdict == "invalid" for result in results):
         return ExitCode.MEASUREMENTS_INVALID
