@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from harness.data.yaml_lines import did_you_mean, read_mapping
 from harness.errors import ConfigError
@@ -16,12 +27,33 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-def _duration(value: object) -> object:
+_RECORDED = "recorded"
+"""Validation context: the values are those of :meth:`Plan.to_json`, where nanoseconds and bytes are plain numbers."""
+
+
+_NUMBER = re.compile(r"[0-9.]+")
+
+
+def _duration(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, int | float) and not _recorded(info):
+        raise ValueError(f"{value} has no unit: write {value}ms, {value}s or {value}m")
     return parse_duration_ns(value) if isinstance(value, str) else value
 
 
-def _size(value: object) -> object:
+def _size(value: object, info: ValidationInfo) -> object:
+    bare = isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
+    if bare and not _recorded(info):
+        raise ValueError(f"{value} has no unit: write {value}kB, {value}MB or {value}B")
     return parse_size_bytes(value) if isinstance(value, str) else value
+
+
+def _recorded(info: ValidationInfo) -> bool:
+    return isinstance(info.context, Mapping) and bool(info.context.get(_RECORDED))
+
+
+def _bound(value: object) -> object:
+    """YAML reads ``0.9`` as a number; a bound is text, as units and signs say what it means."""
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _names(value: object) -> object:
@@ -56,7 +88,7 @@ class Plan(BaseModel):
     """Evaluation set, same forms; without it, candidates are compared with float on the calibration set (SNR)."""
     preprocess: Path | Mapping[str, Any] | None = None
     """A YAML file, or its content."""
-    set_dim: Mapping[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+    set_dim: Mapping[str, Annotated[StrictInt, Field(gt=0)]] = Field(default_factory=dict)
     boards: Names = ("local",)
     preset: str = "quick"
     recipes: tuple[Path, ...] = ()
@@ -69,7 +101,7 @@ class Plan(BaseModel):
     """``pareto``, ``balanced``, ``score`` or ``module:function``."""
     sampler: Sampler = "tpe"
     max_latency: DurationNs | None = None
-    min_accuracy: str | None = None
+    min_accuracy: Annotated[str, BeforeValidator(_bound)] | None = None
     """``-0.5pp`` relative to float, or absolute; the default of each metric where ``None``."""
     max_size: SizeBytes | None = None
     max_memory: SizeBytes | None = None
@@ -93,6 +125,14 @@ class Plan(BaseModel):
     quantize_timeout: DurationNs = 600 * 10**9
     quantize_memory: SizeBytes = 8 << 30
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_yes_or_no(cls, value: object) -> object:
+        # Python takes True for 1, and no field is a question.
+        if isinstance(value, bool):
+            raise ValueError("a yes/no value means nothing here")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not self.boards:
@@ -108,8 +148,13 @@ class Plan(BaseModel):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, every field explicit."""
+        """Plain JSON types, every field explicit; durations in nanoseconds, sizes in bytes."""
         return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """What :meth:`to_json` gave. Raises pydantic's ``ValidationError``, which is a ``ValueError``."""
+        return cls.model_validate(value, context={_RECORDED: True})
 
 
 def make_plan(values: Mapping[str, Any], *, where: str = "") -> Plan:
@@ -123,6 +168,9 @@ def load_plan(path: Path, overrides: Mapping[str, Any]) -> Plan:
     Paths in the file are relative to the file. Raises :class:`ConfigError`, with ``file:line`` for what the file says.
     """
     values, lines = read_mapping(path, "plan")
+    if isinstance(values.get("min_accuracy"), int | float) and not isinstance(values["min_accuracy"], bool):
+        # As it is written: +0.02 is against float, and 0.02 is not.
+        values["min_accuracy"] = lines.text(("min_accuracy",)) or values["min_accuracy"]
 
     def where(place: Sequence[str | int]) -> str:
         return "" if place and place[0] in overrides else lines.where(place)

@@ -65,7 +65,11 @@ class TestValues:
 
     def test_its_json_is_itself(self) -> None:
         plan = make_plan({**LEAST, "max_latency": "8ms", "set_dim": {"n": 3}, "metrics": "top1,snr"})
-        assert make_plan(json.loads(json.dumps(plan.to_json()))) == plan
+        assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+    @pytest.mark.parametrize("number", [0.9, 1, -0.01])
+    def test_an_accuracy_may_be_a_number(self, number: float) -> None:
+        assert make_plan({**LEAST, "min_accuracy": number}).min_accuracy == str(number)
 
 
 class TestRefused:
@@ -84,6 +88,17 @@ class TestRefused:
             ({"max_latency": "0ms"}, "max_latency"),
             ({"max_size": "big"}, "'big' is not a size"),
             ({"max_size": "0"}, "max_size"),
+            ({"max_size": "0B"}, "max_size"),
+            ({"max_size": 500}, "500 has no unit: write 500kB"),
+            ({"max_size": "500"}, "500 has no unit: write 500kB"),
+            ({"max_memory": 1.5}, "1.5 has no unit: write 1.5kB"),
+            ({"max_latency": 8}, "8 has no unit: write 8ms"),
+            ({"max_latency": 0.5}, "0.5 has no unit: write 0.5ms"),
+            ({"budget": True}, "yes/no"),
+            ({"max_size": True}, "yes/no"),
+            ({"min_accuracy": True}, "yes/no"),
+            ({"trials": True}, "yes/no"),
+            ({"set_dim": {"n": True}}, "set_dim"),
             ({"objective": "speed"}, "'latency', 'accuracy' or 'pareto'"),
             ({"sampler": "tpee"}, "sampler"),
             ({"seed": -1}, "seed"),
@@ -140,6 +155,12 @@ class TestFiles:
         plan = load_plan(path, {"seed": 7, "model": "other.onnx"})
         assert (plan.seed, plan.model, plan.budget) == (7, Path("other.onnx"), 300 * 10**9)
 
+    @pytest.mark.parametrize("written", ["0.9", "-0.01", "+0.02", "-0.5pp"])
+    def test_an_accuracy_is_what_is_written(self, tmp_path: Path, written: str) -> None:
+        """YAML takes the sign off +0.02, which then would not be against float any more."""
+        plan = load_plan(write(tmp_path, f"model: m.onnx\ncalib: c.npz\nmin_accuracy: {written}\n"), {})
+        assert plan.min_accuracy == written
+
     def test_preprocessing_may_be_inside(self, tmp_path: Path) -> None:
         plan = load_plan(write(tmp_path, "model: m.onnx\ncalib: c.npz\npreprocess: {scale: 1/255}\n"), {})
         assert plan.preprocess == {"scale": "1/255"}
@@ -159,6 +180,8 @@ class TestFiles:
             ("model: m.onnx\ncalib: c.npz\ntop_k: 9\ntrials: 3\n", 3, "9 candidates cannot be picked"),
             ("model: m.onnx\nmodel: n.onnx\ncalib: c.npz\n", 2, "model"),
             ("model: m.onnx\ncalib: c.npz\nset_dim:\n  n: 0\n", 4, "set_dim.n"),
+            ("model: m.onnx\ncalib: c.npz\nmax_latency: 8\n", 3, "write 8ms"),
+            ("model: m.onnx\ncalib: c.npz\nmin_accuracy: yes\n", 3, "yes/no"),
         ],
     )
     def test_mistakes_have_a_line(self, tmp_path: Path, text: str, line: int, message: str) -> None:

@@ -16,11 +16,12 @@ Location = tuple[str | int, ...]
 
 
 class Lines:
-    """Line numbers (from 1) of the keys and items of one YAML document."""
+    """Line numbers (from 1) of the keys and items of one YAML document, and its scalars as they are written."""
 
-    def __init__(self, path: Path, lines: Mapping[Location, int]) -> None:
+    def __init__(self, path: Path, lines: Mapping[Location, int], texts: Mapping[Location, str]) -> None:
         self._path = path
         self._lines = lines
+        self._texts = texts
 
     def where(self, location: Iterable[str | int]) -> str:
         """``file:line`` of a key, or of its nearest enclosing key that is in the file."""
@@ -29,6 +30,10 @@ class Lines:
             place = place[:-1]
         line = self._lines.get(place)
         return f"{self._path}:{line}" if line is not None else str(self._path)
+
+    def text(self, location: Location) -> str | None:
+        """A scalar as the file has it, before YAML makes a number or a date of it; ``None`` where there is none."""
+        return self._texts.get(location)
 
 
 def read_mapping(path: Path, what: str) -> tuple[dict[str, Any], Lines]:
@@ -39,11 +44,12 @@ def read_mapping(path: Path, what: str) -> tuple[dict[str, Any], Lines]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {what}: {error}", where=path) from None
     lines: dict[Location, int] = {}
+    texts: dict[Location, str] = {}
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
         if node is not None:
-            _collect(node, (), lines, path)
+            _collect(node, (), lines, texts, path)
         value = loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -56,7 +62,7 @@ def read_mapping(path: Path, what: str) -> tuple[dict[str, Any], Lines]:
     if not isinstance(value, dict):
         found = "nothing" if value is None else f"a {type(value).__name__}"
         raise ConfigError(f"the {what} must be a mapping of keys, found {found}", where=path)
-    return value, Lines(path, lines)
+    return value, Lines(path, lines, texts)
 
 
 def explain(error: ValidationError, known: Sequence[str], lines: Lines | None, what: str) -> ConfigError:
@@ -87,8 +93,12 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     return f"Known: {', '.join(known)}." if known else ""
 
 
-def _collect(node: yaml.Node, location: Location, lines: dict[Location, int], path: Path) -> None:
+def _collect(
+    node: yaml.Node, location: Location, lines: dict[Location, int], texts: dict[Location, str], path: Path
+) -> None:
     lines.setdefault(location, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode):
+        texts[location] = str(node.value)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -97,7 +107,7 @@ def _collect(node: yaml.Node, location: Location, lines: dict[Location, int], pa
                 raise ConfigError(f"the key {name!r} is given twice", where=f"{path}:{key.start_mark.line + 1}")
             seen.add(name)
             lines[(*location, name)] = key.start_mark.line + 1
-            _collect(value, (*location, name), lines, path)
+            _collect(value, (*location, name), lines, texts, path)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _collect(item, (*location, index), lines, path)
+            _collect(item, (*location, index), lines, texts, path)
