@@ -23,8 +23,11 @@ from harness.quantize.identity import file_sha256
 from harness.quantize.model_file import load_model
 from harness.quantize.observe import Observer, fresh_accumulators, gather, results_of
 from harness.quantize.outputs import data_of
+from harness.quantize.ranges import RANGES_VERSION, ranges_for, takes_long
 from harness.quantize.shapes import model_inputs, tensor_specs
 from harness.quantize.statistics import Accumulator, ActivationStatistics, ChannelStatistics, observed_tensors
+from harness.recipes.axes import BITS
+from harness.recipes.recipe import Recipe
 
 VERSION = 1
 """Raised when what is gathered, or the order of the samples, changes."""
@@ -45,13 +48,12 @@ class Subject:
     cache: Cache
 
     @classmethod
-    def read(cls, model: Path, calibration: Path, cache: Cache, digests: Mapping[str, str] | None = None) -> Subject:
-        """``digests`` may hold the sha256 of ``model`` and ``calibration`` where they are known already.
-
-        Raises ModelError and DataError.
-        """
+    def of(
+        cls, proto: ModelProto, model: Path, calibration: Path, cache: Cache, digests: Mapping[str, str] | None = None
+    ) -> Subject:
+        """``proto`` is what the file ``model`` holds. ``digests`` may hold the sha256 of the ``model`` and the
+        ``calibration`` file where they are known. Raises DataError."""
         known = digests or {}
-        proto = load_model(model)
         data = CalibrationSet.read(calibration, tensor_specs(model_inputs(proto)))
         return cls(
             proto,
@@ -60,6 +62,11 @@ class Subject:
             known.get("calibration") or file_sha256(calibration),
             cache,
         )
+
+    @classmethod
+    def read(cls, model: Path, calibration: Path, cache: Cache, digests: Mapping[str, str] | None = None) -> Subject:
+        """As :meth:`of`, of a file to be read. Raises ModelError too."""
+        return cls.of(load_model(model), model, calibration, cache, digests)
 
     def changed(self, what: str) -> Subject:
         """After ``model`` was changed in place in the way that ``what`` describes wholly."""
@@ -89,6 +96,26 @@ def calibrated(
     else:
         accumulators = _restored(found)
     return results_of(accumulators)
+
+
+def ranges(
+    subject: Subject, recipe: Recipe, statistics: Mapping[str, ActivationStatistics]
+) -> dict[str, tuple[float, float]]:
+    """(lowest, highest) of each activation for a static recipe; what takes long to find is found once."""
+    calibration = recipe.calibration
+    if not takes_long(recipe):
+        return ranges_for(recipe, statistics)
+    samples = subject.data.taken(calibration.samples)
+    bits, symmetric = BITS[recipe.activation], recipe.activation_symmetric
+    key = subject.key(f"ranges:{RANGES_VERSION}:{samples}:{calibration.method}:{bits}:{symmetric}:{recipe.scale}")
+    found = subject.cache.read(key)
+    if found:
+        known = dict(zip(found.meta, map(tuple, found.arrays["ranges"].tolist()), strict=True))
+        if statistics.keys() <= known.keys():
+            return {name: known[name] for name in statistics}
+    made = ranges_for(recipe, statistics)
+    subject.cache.write(key, list(made), {"ranges": np.array(list(made.values()), np.float64).reshape(-1, 2)})
+    return made
 
 
 def _key(subject: Subject, samples: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from harness.errors import ModelError
-from harness.quantize.graph import messages
 from harness.quantize.outputs import data_of, temporary_of
 
 INLINE_LIMIT_BYTES = (2 << 30) - (64 << 20)
@@ -88,9 +87,33 @@ def model_bytes(model: onnx.ModelProto) -> int:
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor: initializers and attributes, in all graphs and functions."""
-    for message in messages(model):
-        if isinstance(message, onnx.TensorProto):
-            yield message
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+    for info in model.training_info:
+        yield from _tensors_of_graph(info.initialization)
+        yield from _tensors_of_graph(info.algorithm)
+
+
+def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            # Reading an absent field would make an empty one.
+            sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            for tensor in (*sparse, *attribute.sparse_tensors):
+                yield from (tensor.values, tensor.indices)
+            for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _tensors_of_graph(graph)
 
 
 def _check_external_data(model: onnx.ModelProto, path: Path) -> None:

@@ -16,9 +16,8 @@ from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_floa
 
 from harness.quantize import graph as graphs
 from harness.quantize.cache import Cache
-from harness.quantize.calibrate import Subject, calibrated
+from harness.quantize.calibrate import Subject, calibrated, ranges
 from harness.quantize.model_file import load_model, save_model
-from harness.quantize.ranges import ranges_for
 from harness.quantize.static import quantizable_types, quantize_static
 from harness.quantize.statistics import ActivationStatistics, observed_tensors
 from harness.quantize.weight_only import quantize_weight_only
@@ -74,7 +73,7 @@ class OrtBackend:
         elif recipe.scheme == "weight_only":
             made = quantize_weight_only(source, recipe, excluded)
         elif recipe.scheme == "static":
-            made, notices = self._static(model, recipe, excluded, calibration)
+            made, notices = self._static(source, model, recipe, excluded, calibration)
         else:
             raise UnsupportedRecipeError(f"scheme {recipe.scheme!r} is not made here")
         # The rewriters append nodes as they go; the ONNX standard wants them in order.
@@ -86,15 +85,15 @@ class OrtBackend:
         return notices
 
     def _static(
-        self, model: Path, recipe: Recipe, excluded: list[str], calibration: Path
+        self, source: ModelProto, model: Path, recipe: Recipe, excluded: list[str], calibration: Path
     ) -> tuple[ModelProto, tuple[str, ...]]:
-        subject = Subject.read(model, calibration, self._cache, self._digests)
+        subject = Subject.of(source, model, calibration, self._cache, self._digests)
         self._phase("calibrating")
         every = calibrated(subject, recipe.calibration.samples, self._breathe)
         self._phase(f"quantizing ({recipe.label})")
-        read = set(observed_tensors(subject.model, quantizable_types(recipe)))
+        read = set(observed_tensors(source, quantizable_types(recipe)))
         statistics = {name: stats for name, stats in every.items() if name in read}
-        made = quantize_static(subject.model, recipe, ranges_for(recipe, statistics), statistics, excluded)
+        made = quantize_static(source, recipe, ranges(subject, recipe, statistics), statistics, excluded)
         return made, _calibration_notices(statistics)
 
 

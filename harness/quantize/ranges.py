@@ -24,11 +24,15 @@ _FINEST = 12
 """Bits from which 8192 histogram bins no longer resolve a quantization step: clipping cannot be judged, and does not
 matter."""
 
+RANGES_VERSION = 1
+"""Raised when a method gives other ranges for the same statistics."""
+
 Range = tuple[float, float]
 
 
-def needs_histogram(recipe: Recipe) -> bool:
-    return recipe.calibration.method != "minmax" and BITS[recipe.activation] < _FINEST
+def takes_long(recipe: Recipe) -> bool:
+    """Whether ranges are searched for, which takes milliseconds per activation."""
+    return recipe.calibration.method in ("entropy", "mse") and BITS[recipe.activation] < _FINEST
 
 
 def ranges_for(recipe: Recipe, statistics: Mapping[str, ActivationStatistics]) -> dict[str, Range]:

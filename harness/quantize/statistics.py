@@ -98,7 +98,8 @@ class Accumulator:
         self.channels: ChannelStatistics | None = None
 
     def add(self, array: npt.NDArray[np.generic]) -> None:
-        self.dtype = str(array.dtype)
+        if self.count == 0:
+            self.dtype = array.dtype.name
         values = np.ascontiguousarray(array, dtype=np.float32)
         if values.size == 0:
             return
