@@ -93,11 +93,13 @@ def headline(progress: Progress) -> str:
 def best_line(progress: Progress, board: str) -> str:
     """Board, device time, and the pick as it would be now against float."""
     seconds = progress.snapshot.device_seconds.get(board, 0.0) if progress.snapshot else 0.0
+    emulated = any(board in c.boards and c.boards[board].emulated for c in progress.candidates)
+    where = f"{board} ({'emulated, ' if emulated else ''}{seconds:.0f} s on the board)"
     by_trial = {candidate.trial: candidate for candidate in progress.candidates}
     picks = [by_trial[trial] for trial in progress.best.get(board, ()) if trial in by_trial]
     if not picks:
-        return f"{board} ({seconds:.0f} s on the board): nothing to pick yet"
-    return f"{board} ({seconds:.0f} s on the board): best {describe(picks[0], board, by_trial.get(0))}"
+        return f"{where}: nothing to pick yet"
+    return f"{where}: best {describe(picks[0], board, by_trial.get(0))}"
 
 
 def describe(candidate: Candidate, board: str, baseline: Candidate | None) -> str:

@@ -31,6 +31,7 @@ from harness.controller.finals import picks_of, run_finals
 from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning, worth_another_try
 from harness.controller.messages import BoardTask, QuantizeReply
+from harness.controller.outcome import candidates_json
 from harness.controller.progress import Progress, Watcher
 from harness.controller.searcher import LedgerSearcher
 from harness.controller.setup import RESUMABLE, SearchSetup
@@ -105,6 +106,7 @@ class SearchCrew:
         self.notices = notices
         self._phase = "connecting"
         self._quarantine: Mapping[str, str | None] = {}
+        self._best: Mapping[str, tuple[int, ...]] = {}
         self._take_up()
 
     # -- what learning needs ---------------------------------------------------------------------------------
@@ -317,6 +319,11 @@ class SearchCrew:
         state: LedgerState = self.state()
         selections = picks_of(state, tuple(self._crew.boards), self._setup.asked)
         best = {name: selection.trials for name, selection in selections.items()}
+        if best != self._best:
+            # So that a pick can be exported while the search goes on.
+            self._best = best
+            content = candidates_json(state, tuple(self._crew.boards), selections)
+            _get(self._crew.recorder.write_candidates.remote(content))
         watcher.update(Progress(self._phase, self._setup.trials, snapshot, state.candidates(), best))
 
     def _ask_boards(self) -> None:

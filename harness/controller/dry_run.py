@@ -24,6 +24,8 @@ class DryRun:
     estimates: Mapping[str, Estimate]
     """Device time by board."""
     samples: Mapping[str, int]
+    emulated: frozenset[str]
+    """Boards whose latency is modelled."""
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -38,6 +40,7 @@ class DryRun:
                 name: {"low": round(e.low_s / 60, 2), "high": round(e.high_s / 60, 2)}
                 for name, e in self.estimates.items()
             },
+            "emulated": sorted(self.emulated),
             "notices": list(self.notices),
         }
 
@@ -49,7 +52,8 @@ class DryRun:
         lines.append(f"evaluation samples: {samples}")
         for name, estimate in self.estimates.items():
             low, high = estimate.low_s / 60, estimate.high_s / 60
-            lines.append(f"{name}: {low:.1f} to {high:.1f} device minutes")
+            stamp = " (emulated)" if name in self.emulated else ""
+            lines.append(f"{name}{stamp}: {low:.1f} to {high:.1f} device minutes")
         return [*lines, *(f"note: {notice}" for notice in self.notices)]
 
 
@@ -77,5 +81,6 @@ def describe(plan: Plan) -> DryRun:
             metrics=tuple(metric.name for metric in prepared.scoring.metrics),
             estimates=estimates,
             samples={name: part.samples for name, part in prepared.parts.items()},
+            emulated=frozenset(name for name, board in setup.boards.items() if board.emulated is not None),
             notices=prepared.notices,
         )

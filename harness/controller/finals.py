@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.ledger.state import LedgerState
 from harness.results import Candidate
@@ -75,8 +75,20 @@ def picks_of(state: LedgerState, boards: Sequence[str], asked: Asked) -> Mapping
     selections = {}
     for board in boards:
         final = [] if finals_due(state, board, asked) else finalists(state, board)
-        selections[board] = asked.select(final or state.candidates(), board)
+        everyone = asked.select(state.candidates(), board)
+        selections[board] = _with_others(asked.select(final, board), everyone) if final else everyone
     return selections
+
+
+def _with_others(final: Selection, everyone: Selection) -> Selection:
+    """The finalists' selection, with a reason for those who were not among them."""
+    left = {trial: reason for trial, reason in everyone.reasons.items() if trial not in final.reasons}
+    named = {pick.trial for pick in everyone.picks}
+    told = {
+        trial: "by the search's own measurement it comes after the finalists" if trial in named else reason
+        for trial, reason in left.items()
+    }
+    return replace(final, others=dict(sorted({**final.others, **told}.items())))
 
 
 def _pool(state: LedgerState, board: str, drawn: Collection[int]) -> list[Candidate]:

@@ -135,7 +135,7 @@ class Recorder:
         """One board's measurement and evaluation of a trial, in the search or as a finalist; ``futile``: it was broken
         off because the candidate can no longer be picked there."""
         if measurement is not None:
-            self._run.write_samples(trial, board, phase, _blocks(measurement))
+            self._run.write_samples(trial, board, phase, _blocks(measurement), emulated=result.emulated)
         self._run.write_measurement(trial, board, phase, record)
         passing("measurement.written")
         if phase == "final":
@@ -181,6 +181,10 @@ class Recorder:
                 return None
             same = [n for n, made in self._claims.items() if made == identity and n < trial]
             return next((n for n in sorted(same) if self._run.state.trials[n].duplicate_of is None), None)
+
+    def write_candidates(self, candidates: Mapping[str, Any]) -> None:
+        """candidates.json alone, while the search goes on."""
+        self._run.write_candidates(candidates)
 
     def write_outputs(self, candidates: Mapping[str, Any]) -> None:
         """candidates.json and trials.csv."""

@@ -208,10 +208,12 @@ class RunDirectory:
         path = self.trial_folder(trial) / MEASUREMENT
         return read_json(path) if path.exists() else None
 
-    def write_samples(self, trial: int, board: str, phase: Phase, blocks: Sequence[SampleBlock]) -> None:
+    def write_samples(
+        self, trial: int, board: str, phase: Phase, blocks: Sequence[SampleBlock], *, emulated: bool
+    ) -> None:
         """Sets one board's phase in ``NNNN/samples.parquet``."""
         with self._mutex:
-            write_samples(self._make_trial_folder(trial) / SAMPLES, board, phase, blocks)
+            write_samples(self._make_trial_folder(trial) / SAMPLES, board, phase, blocks, emulated=emulated)
 
     # -- files of the run -----------------------------------------------------------------------------------
 

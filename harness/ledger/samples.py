@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         ("block", pa.int32()),
         ("index", pa.int32()),
         ("latency_ns", pa.int64()),
+        ("emulated", pa.bool_()),
     ]
 )
 
@@ -39,9 +40,9 @@ class SampleBlock:
     """int64 [n]."""
 
 
-def write_samples(path: Path, board: str, phase: str, blocks: Sequence[SampleBlock]) -> None:
+def write_samples(path: Path, board: str, phase: str, blocks: Sequence[SampleBlock], *, emulated: bool) -> None:
     """Replaces the rows of ``board`` and ``phase`` and leaves the others as they are; atomic."""
-    table = _table(board, phase, blocks)
+    table = _table(board, phase, blocks, emulated)
     if path.exists():
         others = read_samples(path)
         same = pc.and_(pc.equal(others["board"], board), pc.equal(others["phase"], phase))
@@ -57,7 +58,7 @@ def read_samples(path: Path) -> pa.Table:
         raise BoardtuneError(f"cannot read the samples: {error}", where=path) from error
 
 
-def _table(board: str, phase: str, blocks: Sequence[SampleBlock]) -> pa.Table:
+def _table(board: str, phase: str, blocks: Sequence[SampleBlock], emulated: bool) -> pa.Table:
     counts = np.array([len(block.samples_ns) for block in blocks], dtype=np.int64)
     total = int(counts.sum())
     latency = (
@@ -71,5 +72,6 @@ def _table(board: str, phase: str, blocks: Sequence[SampleBlock]) -> pa.Table:
         pa.array(np.repeat(np.array([block.order for block in blocks], dtype=np.int32), counts)),
         pa.array(index),
         pa.array(latency),
+        pa.array([emulated] * total, pa.bool_()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -193,7 +193,7 @@ def _section(
             baseline.result if baseline else None,
             metrics=metrics,
             units=summary["metric_units"],
-            finished=summary["status"] != "unfinished",
+            finished=summary["status"] == "finished",
             emulated=emulated,
         ),
         baseline=baseline,

@@ -273,7 +273,7 @@ class Builder:
         emulated, level = self.boards[name]
         self.run.record(ev.deployed(number, name, sent_bytes=artifact.size_bytes, device_seconds=0.05))
         drawn = timing(self.rng, level * case.on(emulated), level * 0.4)
-        self.run.write_samples(number, name, "search", drawn.blocks)
+        self.run.write_samples(number, name, "search", drawn.blocks, emulated=False)
         self.run.write_measurement(number, name, "search", drawn.record)
         measured = self.result(case, emulated, artifact, drawn.latency, {})
         self.run.record(ev.measured(number, name, measured, device_seconds=1.5))
@@ -347,7 +347,7 @@ class Builder:
         emulated, level = self.boards[name]
         case = self.cases[number]
         drawn = timing(self.rng, level * case.on(emulated), level * 0.4)
-        self.run.write_samples(number, name, "final", drawn.blocks)
+        self.run.write_samples(number, name, "final", drawn.blocks, emulated=False)
         self.run.write_measurement(number, name, "final", drawn.record)
         artifact = self.run.state.trials[number].artifact
         assert artifact is not None

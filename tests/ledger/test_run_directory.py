@@ -264,10 +264,10 @@ def test_measurements_of_boards_and_phases_join(tmp_path: Path) -> None:
 def test_samples_of_boards_and_phases_join_and_are_replaced(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "r", header())
     one = [SampleBlock("canary", 0, np.array([5, 6])), SampleBlock("candidate", 1, np.array([2**40, 7, 8]))]
-    run.write_samples(0, "a", "search", one)
-    run.write_samples(0, "b", "search", [])
-    run.write_samples(0, "b", "final", one[:1])
-    run.write_samples(0, "a", "search", one[1:])  # measured again
+    run.write_samples(0, "a", "search", one, emulated=False)
+    run.write_samples(0, "b", "search", [], emulated=True)
+    run.write_samples(0, "b", "final", one[:1], emulated=True)
+    run.write_samples(0, "a", "search", one[1:], emulated=False)  # measured again
     table = read_samples(run.path / "0000" / "samples.parquet")
     assert table.to_pydict() == {
         "board": ["b", "b", "a", "a", "a"],
@@ -276,6 +276,7 @@ def test_samples_of_boards_and_phases_join_and_are_replaced(tmp_path: Path) -> N
         "block": [0, 0, 1, 1, 1],
         "index": [0, 1, 0, 1, 2],
         "latency_ns": [5, 6, 2**40, 7, 8],
+        "emulated": [True, True, False, False, False],
     }
     assert str(table.schema.field("latency_ns").type) == "int64"
 
