@@ -7,7 +7,7 @@ at once, and a whole search takes a fraction of a second.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
@@ -63,8 +63,8 @@ def _put(value: Any) -> Future[Any]:
     return held
 
 
-def _get(reference: Future[Any], timeout: float | None = 60.0) -> Any:
-    return reference.result(timeout)
+def _get(reference: Future[Any] | Sequence[Future[Any]], timeout: float | None = 60.0) -> Any:
+    return reference.result(timeout) if isinstance(reference, Future) else [_get(one, timeout) for one in reference]
 
 
 def _wait(calls: list[Future[Any]], num_returns: int = 1, timeout: float | None = None) -> None:

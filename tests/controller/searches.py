@@ -83,8 +83,8 @@ class Search:
         return len(pids)
 
     def gone(self) -> dict[int, str]:
-        """What is left of it after a while; nothing, one hopes."""
-        end = time.monotonic() + 60
+        """What is left of it after a while. Ray's own helpers look about once a second whether their parent lives."""
+        end = time.monotonic() + WAIT_S
         while (left := self.processes()) and time.monotonic() < end:
             time.sleep(0.2)
         return left
