@@ -61,8 +61,9 @@ def test_fitted_head_is_the_minimum_of_the_penalised_loss() -> None:
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 200)
     raw = generator.normal(size=(200, 4)) + np.eye(3, 4)[labels]
-    # Standardised, so that the penalty is on the coefficients returned.
-    features = ((raw - raw.mean(0)) / raw.std(0)).astype(np.float32)
+    # Centred and of unit variance, so that the penalty is on the coefficients returned.
+    centred = raw - raw.mean(0)
+    features = (centred / centred.std()).astype(np.float32)
     fitted = head.fit_head(features, labels, penalty=0.01)
     best = _loss(fitted, features, labels, 0.01)
     for _ in range(50):
