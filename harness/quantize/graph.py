@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -38,7 +38,7 @@ def all_nodes(model: ModelProto) -> Iterator[NodeProto]:
     for function in model.functions:
         for node in function.node:
             yield node
-            for graph in _subgraphs(node):
+            for graph in subgraphs(node):
                 for inner in all_graphs(graph):
                     yield from inner.node
 
@@ -47,15 +47,26 @@ def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """The graph and the graphs inside its nodes, outer first."""
     yield graph
     for node in graph.node:
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             yield from all_graphs(inner)
 
 
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
+
+
+def captured_names(graph: GraphProto) -> set[str]:
+    """Names read inside the graph's nodes' subgraphs: of tensors of the graph, or of their own."""
+    names: set[str] = set()
+    for node in graph.node:
+        for inner in subgraphs(node):
+            for nested in all_graphs(inner):
+                names.update(name for reader in nested.node for name in reader.input)
+                names.update(value.name for value in nested.output)
+    return names
 
 
 def opset_of(model: ModelProto) -> int:
@@ -117,47 +128,6 @@ def name_nodes(model: ModelProto) -> None:
         used.add(name)
 
 
-def constants_to_initializers(graph: GraphProto) -> None:
-    """Replaces ``Constant`` nodes that hold a tensor by initializers, so that weights are seen as weights."""
-    outputs = {value.name for value in graph.output}
-    kept = []
-    for node in graph.node:
-        value = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
-        if node.op_type != "Constant" or value is None or node.output[0] in outputs:
-            kept.append(node)
-            continue
-        tensor = TensorProto()
-        tensor.CopyFrom(value)
-        tensor.name = node.output[0]
-        graph.initializer.append(tensor)
-    if len(kept) < len(graph.node):
-        copies = [_copy(node) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
-
-
-def flatten_gemm_biases(graph: GraphProto) -> None:
-    """Gives each constant Gemm bias the shape [N]: ONNX Runtime's rewriters fail on [], [1] and [1, N] per channel."""
-    constants = initializers_of(graph)
-    present = set(constants)
-    for node in graph.node:
-        if node.op_type != "Gemm" or len(node.input) < 3 or node.input[1] not in constants:
-            continue
-        bias = constants.get(node.input[2])
-        transposed = any(a.name == "transB" and a.i for a in node.attribute)
-        width = int(constants[node.input[1]].dims[0 if transposed else 1])
-        if bias is None or list(bias.dims) == [width]:
-            continue
-        values = numpy_helper.to_array(bias)
-        if values.size not in (1, width) or (values.ndim == 2 and values.shape[0] != 1):
-            continue  # One row per row of the result: not a bias.
-        name = f"{bias.name}_{width}"
-        if name not in present:
-            graph.initializer.append(numpy_helper.from_array(np.resize(values.ravel(), width), name))
-            present.add(name)
-        node.input[2] = name
-
-
 def sort_nodes(graph: GraphProto) -> None:
     """Puts nodes after those whose outputs they read, also from inside their subgraphs; keeps the order otherwise.
 
@@ -192,7 +162,7 @@ def sort_nodes(graph: GraphProto) -> None:
 
 def _reads(node: NodeProto) -> Iterator[str]:
     yield from node.input
-    for graph in _subgraphs(node):
+    for graph in subgraphs(node):
         for inner in all_graphs(graph):
             yield from (name for other in inner.node for name in other.input)
             yield from (value.name for value in inner.output)
@@ -217,8 +187,66 @@ def clear_labels(model: ModelProto) -> None:
                 message.ClearField(name)
 
 
-def initializers_of(graph: GraphProto) -> Mapping[str, TensorProto]:
+def initializers_of(graph: GraphProto) -> dict[str, TensorProto]:
     return {tensor.name: tensor for tensor in graph.initializer}
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Values of a node's attributes that are numbers, strings or tensors, by name."""
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.HasField("g")}
+
+
+def set_attribute(node: NodeProto, name: str, value: Any) -> None:
+    kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in node.attribute if a.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+
+
+def tensor_names(model: ModelProto) -> set[str]:
+    """Every name a tensor has, in any graph of the model."""
+    names: set[str] = set()
+    for graph in all_graphs(model.graph):
+        names.update(value.name for value in (*graph.input, *graph.output))
+        names.update(tensor.name for tensor in graph.initializer)
+        for node in graph.node:
+            names.update((*node.input, *node.output))
+    return names - {""}
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """``wanted``, with a number if need be; taken from then on."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}{number}"
+    taken.add(name)
+    return name
+
+
+def rename_tensors(graph: GraphProto, names: Mapping[str, str], *, interface: bool) -> None:
+    """Renames tensors of ``graph`` wherever they are read or written, also from subgraphs; ``interface=False`` leaves
+    the graph's own inputs and outputs (and so disconnects them)."""
+    if not names:
+        return
+    for inner in all_graphs(graph):
+        for node in inner.node:
+            for field in (node.input, node.output):
+                for index, name in enumerate(field):
+                    if name in names:
+                        field[index] = names[name]
+        if inner is not graph or interface:
+            for value in (*inner.input, *inner.output):
+                value.name = names.get(value.name, value.name)
+        if interface:
+            for item in (*inner.initializer, *inner.value_info):
+                item.name = names.get(item.name, item.name)
+
+
+def keep_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Makes ``nodes`` (some of the graph's own among them) the graph's nodes."""
+    copies = [_copy(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _copy(node: NodeProto) -> NodeProto:

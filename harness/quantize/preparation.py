@@ -23,6 +23,13 @@ from onnx import ModelProto, TensorProto
 from harness.errors import ModelError
 from harness.quantize import graph as graphs
 from harness.quantize.model_file import INLINE_LIMIT_BYTES, load_model, model_bytes, save_model
+from harness.quantize.passes.constants import constants_to_initializers, fill_blanks
+from harness.quantize.passes.gemm import normalise_gemms
+from harness.quantize.passes.names import rename_colliding_nodes
+from harness.quantize.passes.types import add_runtime_types
+from harness.quantize.passes.unfuse import unfuse
+from harness.quantize.passes.unshare import unshare_initializers
+from harness.quantize.passes.widen import other_floats, widen
 from harness.quantize.sessions import open_session, random_feeds, run_by_name
 from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
 from harness.quantize.snr import snr_db
@@ -30,8 +37,11 @@ from harness.recipes.facts import ModelFacts
 
 MIN_OPSET = 13
 """First opset whose QuantizeLinear and DequantizeLinear have an axis (per-channel weights)."""
+_FIRST_OPSET_WITH_CONSTANTS = 9
 SAME_OUTPUT_DB = 60.0
 """Float outputs closer than this to the original's differ by rounding only (float32 carries about 140 dB)."""
+SAME_WIDENED_DB = 25.0
+"""The same between a model in 16-bit floats and in float32: bfloat16 rounds each value to about 50 dB."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 Phase = Callable[[str], None]
@@ -62,15 +72,18 @@ def prepare(
     work.notices += fix_dims(work.model, set_dims, path)
     if work.model.functions:
         work.model = onnx.inliner.inline_local_functions(work.model)
+    fill_blanks(work.model)
     graphs.name_nodes(work.model)
     phase("loading the float model")
+    _widen(work, transform, phase)
     _check_loads(work)
     if transform:
         _transform(work, phase)
-    graphs.constants_to_initializers(work.model.graph)
-    graphs.flatten_gemm_biases(work.model.graph)
+    else:
+        normalise(work.model)
     _infer_shapes(work)
     graphs.name_nodes(work.model)
+    rename_colliding_nodes(work.model)
     graphs.drop_unused_opsets(work.model)
     graphs.clear_labels(work.model)
     phase("writing the prepared model")
@@ -136,6 +149,45 @@ def _constant_inputs(model: ModelProto) -> list[str]:
     return []
 
 
+def normalise(model: ModelProto) -> None:
+    """Brings a float model into the form that quantizers get right, in place; what it computes stays the same."""
+    for graph in graphs.all_graphs(model.graph):
+        constants_to_initializers(graph)
+    unfuse(model)
+    unshare_initializers(model)
+    normalise_gemms(model)
+    graphs.name_nodes(model)
+
+
+def _normalised(model: ModelProto) -> ModelProto:
+    made = ModelProto()
+    made.CopyFrom(onnx.shape_inference.infer_shapes(model))
+    normalise(made)
+    return made
+
+
+def _widen(work: _Work, transform: bool, phase: Phase) -> None:
+    """Models in other floating-point types are computed in float32 from here on."""
+    kinds = other_floats(work.model)
+    if not kinds:
+        return
+    try:
+        widened = widen(work.model)
+        open_session(_runnable(widened, Path()), "disabled")
+    except Exception as error:
+        work.notices.append(f"the model stays in {' and '.join(kinds)}: {str(error).strip().splitlines()[0]}")
+        return
+    if transform:
+        phase("running the float model")
+        before, after = _outputs(work.model), _outputs(widened)
+        if before is not None and not _same(before, after, SAME_WIDENED_DB):
+            work.notices.append(f"the model stays in {' and '.join(kinds)}: in float32 its outputs differ")
+            return
+    work.model = widened
+    what = "; bfloat16 inputs and outputs become float32" if "bfloat16" in kinds else ""
+    work.notices.append(f"computed in float32 instead of {' and '.join(kinds)}{what}")
+
+
 def _check_loads(work: _Work) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
@@ -179,6 +231,7 @@ def _runnable(model: ModelProto, folder: Path) -> Path | bytes:
 def _transform(work: _Work, phase: Phase) -> None:
     if model_bytes(work.model) > INLINE_LIMIT_BYTES:
         work.notices.append("the model is larger than 2 GB: graph optimisation before quantization is left out")
+        normalise(work.model)
         return
     phase("running the float model")
     reference = _outputs(work.model)
@@ -186,11 +239,10 @@ def _transform(work: _Work, phase: Phase) -> None:
     if opset < MIN_OPSET:
         phase(f"converting the model from opset {opset} to {MIN_OPSET}")
         _adopt(work, reference, f"conversion from opset {opset} to {MIN_OPSET}", _to_min_opset)
-    if any(t.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) for t in work.model.graph.initializer):
-        # On the CPU the optimiser saves the casts to float32 that it inserts for itself.
-        return
     phase("optimising the graph")
     _adopt(work, reference, "graph optimisation", _optimized)
+    phase("normalising the graph")
+    _adopt(work, reference, "normalising the graph", _normalised)
 
 
 def _adopt(
@@ -210,8 +262,19 @@ def _adopt(
 
 
 def _to_min_opset(model: ModelProto) -> ModelProto:
-    converted = onnx.version_converter.convert_version(model, MIN_OPSET)
+    source = ModelProto()
+    source.CopyFrom(model)
+    if graphs.opset_of(model) < _FIRST_OPSET_WITH_CONSTANTS:
+        # To the converter, an initializer that is no input is undefined there.
+        present = {value.name for value in source.graph.input}
+        source.graph.input.extend(
+            onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+            for t in source.graph.initializer
+            if t.name not in present
+        )
+    converted = onnx.version_converter.convert_version(source, MIN_OPSET)
     converted.ir_version = max(model.ir_version, 7)
+    _constant_inputs(converted)
     return converted
 
 
@@ -233,10 +296,12 @@ def _outputs(model: ModelProto) -> dict[str, np.ndarray] | None:
         return None
 
 
-def _same(reference: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None) -> bool:
+def _same(
+    reference: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None, floor_db: float = SAME_OUTPUT_DB
+) -> bool:
     if outputs is None or list(outputs) != list(reference):
         return False
-    return all(snr_db([reference[name]], [outputs[name]]) >= SAME_OUTPUT_DB for name in reference)
+    return all(snr_db([reference[name]], [outputs[name]]) >= floor_db for name in reference)
 
 
 def _infer_shapes(work: _Work) -> None:
@@ -244,5 +309,6 @@ def _infer_shapes(work: _Work) -> None:
         return
     try:
         work.model = onnx.shape_inference.infer_shapes(work.model, data_prop=True)
+        add_runtime_types(work.model)
     except Exception as error:
         work.notices.append(f"shapes could not be inferred: {str(error).strip().splitlines()[0]}")

@@ -21,9 +21,12 @@ from onnxruntime.quantization.quant_utils import (
 )
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-from harness.quantize.channelwise import ChannelwiseQDQ, ChannelwiseQOperator
+from harness.quantize.float_nodes import float_notices, nodes_left_in_float
 from harness.quantize.graph import opset_of
+from harness.quantize.passes.interface import put_back, set_aside
+from harness.quantize.passes.names import colliding_tensors, rename
 from harness.quantize.ranges import Range
+from harness.quantize.rewriters import OperatorRewriter, QDQRewriter
 from harness.quantize.statistics import ActivationStatistics
 from harness.recipes.axes import SIXTEEN_BIT, SUB_BYTE
 from harness.recipes.recipe import Recipe
@@ -48,14 +51,23 @@ def quantize_static(
     ranges: Mapping[str, Range],
     statistics: Mapping[str, ActivationStatistics],
     excluded_nodes: Sequence[str],
+    notices: list[str] | None = None,
 ) -> ModelProto:
     """The quantized model; ``model`` is consumed.
 
-    ``ranges`` holds (lowest, highest) of every activation to quantize. Raises what ONNX Runtime's rewriters raise.
+    ``ranges`` holds (lowest, highest) of every activation to quantize. Nodes that cannot be quantized stay in float,
+    and ``notices`` says so. Raises what ONNX Runtime's rewriters raise.
     """
+    left = nodes_left_in_float(model, recipe, statistics, quantizable_types(recipe))
+    if notices is not None:
+        notices += float_notices(model, {name: reason for name, reason in left.items() if name not in excluded_nodes})
+    excluded_nodes = sorted({*excluded_nodes, *left})
     add_infer_metadata(model)  # Shapes are inferred already: the rewriters need not do it again.
+    own_names = colliding_tensors(model)
+    rename(model, own_names)
+    aside = set_aside(model)
     data = {
-        name: TensorData(
+        own_names.get(name, name): TensorData(
             lowest=np.array(low, dtype=statistics[name].dtype), highest=np.array(high, dtype=statistics[name].dtype)
         )
         for name, (low, high) in ranges.items()
@@ -66,7 +78,7 @@ def quantize_static(
     types = list(quantizable_types(recipe))
     activation, weight = _TYPES[recipe.activation], _TYPES[recipe.weight]
     if recipe.format == "QOperator":
-        rewriter = ChannelwiseQOperator(
+        rewriter = OperatorRewriter(
             model, per_channel, recipe.reduce_range, QuantizationMode.QLinearOps, True, weight, activation,
             tensors_range, [], list(excluded_nodes), types, options,
         )  # fmt: skip
@@ -76,13 +88,18 @@ def quantize_static(
             options["UseQDQContribOps"] = opset_of(model) < _NATIVE_NARROW_AND_WIDE_OPSET
         if recipe.weight in SUB_BYTE:
             model.ir_version = max(model.ir_version, _FOUR_BIT_IR_VERSION)
-        kind = PowerOfTwoQuantizer if recipe.scale == "power_of_two" else ChannelwiseQDQ
+        if recipe.scale == "power_of_two":
+            # A scale rounded up reaches beyond where an activation clips.
+            options["QDQKeepRemovableActivations"] = True
+        kind = PowerOfTwoQuantizer if recipe.scale == "power_of_two" else QDQRewriter
         rewriter = kind(
             model, per_channel, recipe.reduce_range, weight, activation,
             tensors_range, [], list(excluded_nodes), types, options,
         )  # fmt: skip
     rewriter.quantize_model()
     quantized: ModelProto = rewriter.model.model
+    put_back(quantized, aside)
+    rename(quantized, {own: name for name, own in own_names.items()})
     return quantized
 
 
@@ -93,7 +110,7 @@ def power_of_two_at_least(scale: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.ldexp(np.ones_like(scale), exponent - exact), dtype=scale.dtype)
 
 
-class PowerOfTwoQuantizer(ChannelwiseQDQ):
+class PowerOfTwoQuantizer(QDQRewriter):
     """ONNX Runtime's QDQ rewriter with every scale of activations and weights rounded up to a power of two.
 
     Scales of biases are products of those, so they are powers of two as well.

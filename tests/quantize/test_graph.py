@@ -12,13 +12,13 @@ from quantize_models import conv_net, matmul_net, model_of
 
 from harness.quantize.graph import (
     all_nodes,
-    constants_to_initializers,
     count_quantized_operators,
     has_float16,
     name_nodes,
     quantization_found,
     sort_nodes,
 )
+from harness.quantize.passes.constants import constants_to_initializers
 
 
 @given(st.randoms(use_true_random=False))

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import misbehaving_backends
+import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from quantize_models import conv_net, model_of, samples, weights, write
@@ -279,28 +281,18 @@ def test_close_is_final_and_repeatable(job: QuantizeJob) -> None:
 # Real failures of ONNX Runtime's tools.
 
 
-def test_rewriter_that_never_ends(worker: QuantizeWorker, tmp_path: Path) -> None:
-    """A bias that is also reshaped and added: the QDQ rewriter loops for ever at full load."""
+def test_what_makes_a_rewriter_never_end(worker: QuantizeWorker, tmp_path: Path) -> None:
+    """A bias that is also reshaped and added, unprepared: ONNX Runtime's QDQ rewriter loops for ever on it."""
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv"),
         helper.make_node("Reshape", ["b", "shape"], ["r"], "reshape"),
         helper.make_node("Add", ["c", "r"], ["y"], "add"),
     ]
-    import numpy as np
-
     constants = {"w": weights(1, 4, 3, 1, 1), "b": weights(2, 4), "shape": np.array([1, 4, 1, 1], np.int64)}
     model = model_of(nodes, constants, {"x": [1, 3, 5, 5]}, {"y": [1, 4, 5, 5]})
-    import onnx
-
     path = write(onnx.shape_inference.infer_shapes(model), tmp_path / "m.onnx")
     data = samples(tmp_path / "c.npz", x=(3, 5, 5))
-    job = QuantizeJob(path, data, GOOD, tmp_path / "o.onnx", QuantizeLimits(timeout_s=5.0))
-    result = worker.quantize(job)
-    assert isinstance(result, Refusal)
-    assert result.cause == Cause.TIMEOUT
-    assert "quantizing" in result.message
-    # The same model by another way is no problem.
-    works(worker, replace(job, recipe=Recipe(scheme="float16")))
+    works(worker, QuantizeJob(path, data, GOOD, tmp_path / "o.onnx", QuantizeLimits(timeout_s=60.0)))
 
 
 def test_float_model_that_crashes_the_runtime(worker: QuantizeWorker, tmp_path: Path) -> None:

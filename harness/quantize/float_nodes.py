@@ -1,0 +1,144 @@
+"""Which nodes a static recipe must leave in float, and why: what ONNX Runtime's rewriters would crash on, hang on, or
+quantize into garbage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from harness.quantize.graph import captured_names, initializers_of, subgraphs
+from harness.quantize.passes.masks import mask_tensors
+from harness.quantize.statistics import ActivationStatistics
+from harness.recipes.recipe import Recipe
+
+MASK = "mask values (infinite or huge) in its operands"
+UNSEEN = "tensors that calibration saw no values of"
+COMPUTED_BIAS = "a computed bias"
+NOT_REMOVABLE = "an activation that its input's range cannot stand for"
+HUGE_WEIGHT = "weights that are not finite"
+UNEVEN = "scales of very different size in a batch normalization"
+_UNEVEN_RATIO = 16.0
+"""Of largest to smallest scale: more, and one 8-bit step for all takes over 6 % of the smallest."""
+_ACTIVATIONS = ("Relu", "Clip")
+_SHOWN = 3
+
+
+def nodes_left_in_float(
+    model: ModelProto, recipe: Recipe, statistics: Mapping[str, ActivationStatistics], op_types: Sequence[str]
+) -> dict[str, str]:
+    """Name -> reason of the nodes of the main graph, among those of ``op_types``, that cannot be quantized.
+
+    ``model`` has types for all float tensors; ``statistics`` are those of its activations.
+    """
+    ranges = {name: (stats.lowest, stats.highest) for name, stats in statistics.items()}
+    masks = mask_tensors(model, ranges, [name for name, stats in statistics.items() if stats.non_finite])
+    constants = initializers_of(model.graph)
+    floats = _float_tensors(model)
+    bad = {name for name, tensor in constants.items() if _not_finite(tensor)}
+    rules: list[tuple[str, Callable[[NodeProto], bool]]] = [
+        (MASK, lambda node: bool(masks.intersection(node.input) or masks.intersection(node.output))),
+        (HUGE_WEIGHT, lambda node: bool(bad.intersection(node.input))),
+        (UNSEEN, lambda node: any(_unseen(n, floats, constants, statistics) for n in (*node.input, *node.output))),
+        (UNEVEN, lambda node: _uneven(node, constants)),
+        (NOT_REMOVABLE, _removal_rule(model, recipe, constants)),
+    ]
+    if recipe.format == "QOperator":
+        rules += [
+            (COMPUTED_BIAS, lambda node: _computed(node, ("Conv", "Gemm"), 2, constants)),
+        ]
+    wanted = set(op_types)
+    left: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type in wanted:
+            reason = next((reason for reason, rule in rules if rule(node)), "")
+            if reason:
+                left[node.name] = reason
+    return left
+
+
+def float_notices(model: ModelProto, left: Mapping[str, str]) -> tuple[str, ...]:
+    """For people: what was left in float and why, also what is inside control flow."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, reason in left.items():
+        if reason != NOT_REMOVABLE:  # Costs nothing worth a line.
+            by_reason[reason].append(name)
+    notices = [f"left in float for {reason}: {_listed(names)}" for reason, names in by_reason.items()]
+    for node in model.graph.node:
+        inner = sum(len(graph.node) for graph in subgraphs(node))
+        if inner:
+            notices.append(f"left in float: {inner} operators inside {node.op_type} {node.name!r}")
+    return tuple(notices)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(repr(name) for name in names[:_SHOWN]) + more
+
+
+def _float_tensors(model: ModelProto) -> set[str]:
+    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16)
+    return {value.name for value in values if value.type.tensor_type.elem_type in kinds}
+
+
+def _not_finite(tensor: TensorProto) -> bool:
+    if tensor.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        return False
+    return not bool(np.isfinite(numpy_helper.to_array(tensor)).all())
+
+
+def _unseen(
+    name: str, floats: set[str], constants: Mapping[str, TensorProto], statistics: Mapping[str, ActivationStatistics]
+) -> bool:
+    if name in constants:
+        return 0 in constants[name].dims and constants[name].data_type == TensorProto.FLOAT
+    return name in floats and name not in statistics
+
+
+def _uneven(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
+    if node.op_type != "BatchNormalization" or node.input[1] not in constants:
+        return False
+    sizes = np.abs(numpy_helper.to_array(constants[node.input[1]]).astype(np.float32))
+    return bool(sizes.size and sizes.max() > _UNEVEN_RATIO * sizes.min())
+
+
+def _computed(node: NodeProto, op_types: Sequence[str], index: int, constants: Mapping[str, TensorProto]) -> bool:
+    if node.op_type not in op_types or len(node.input) <= index or not node.input[index]:
+        return False
+    return node.input[index] not in constants
+
+
+def _removal_rule(
+    model: ModelProto, recipe: Recipe, constants: Mapping[str, TensorProto]
+) -> Callable[[NodeProto], bool]:
+    """Rewriters take Relu and Clip out and let the saturation of their input's quantization stand for them.
+
+    That is right only if the input's range becomes the output's, which they do where nothing else reads the input, and
+    if that range ends where the activation clips: ranges always contain zero.
+    """
+    readers: dict[str, int] = defaultdict(int)
+    for node in model.graph.node:
+        for name in node.input:
+            readers[name] += 1
+    others = {value.name for value in model.graph.output} | captured_names(model.graph)
+
+    def rule(node: NodeProto) -> bool:
+        if node.op_type not in _ACTIVATIONS or recipe.activation_symmetric:
+            return False
+        if recipe.format == "QOperator" and (readers[node.input[0]] > 1 or node.input[0] in others):
+            return True
+        return node.op_type == "Clip" and not _clips_around_zero(node, constants)
+
+    return rule
+
+
+def _clips_around_zero(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
+    for index, outside in ((1, np.greater), (2, np.less)):
+        if len(node.input) > index and node.input[index]:
+            bound = constants.get(node.input[index])
+            if bound is None or bool(np.any(outside(numpy_helper.to_array(bound), 0.0))):
+                return False
+    return True

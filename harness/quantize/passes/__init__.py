@@ -1,0 +1,1 @@
+"""Rewrites of float graphs that keep their meaning and make them quantizable. Each module holds one kind."""

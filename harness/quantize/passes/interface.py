@@ -1,0 +1,43 @@
+"""Outputs that no node computes: graph inputs and initializers that are outputs as well.
+
+A rewriter that quantizes such a tensor takes it for the result of a node and gives its name to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from harness.quantize.graph import initializers_of
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What was taken out, to be put back."""
+
+    outputs: tuple[ValueInfoProto, ...]
+    """All outputs, in order."""
+    constants: tuple[TensorProto, ...]
+    """Initializers that are outputs."""
+
+
+def set_aside(model: ModelProto) -> SetAside:
+    """Takes outputs that are inputs or initializers out of the graph's outputs."""
+    graph = model.graph
+    constants = initializers_of(graph)
+    passed = {value.name for value in graph.input} | set(constants)
+    everything = tuple(ValueInfoProto.FromString(v.SerializeToString()) for v in graph.output)
+    kept = [value for value in everything if value.name not in passed]
+    del graph.output[:]
+    graph.output.extend(kept)
+    tensors = [constants[value.name] for value in everything if value.name in constants]
+    return SetAside(everything, tuple(TensorProto.FromString(t.SerializeToString()) for t in tensors))
+
+
+def put_back(model: ModelProto, aside: SetAside) -> None:
+    graph = model.graph
+    del graph.output[:]
+    graph.output.extend(aside.outputs)
+    present = set(initializers_of(graph))
+    graph.initializer.extend(tensor for tensor in aside.constants if tensor.name not in present)
