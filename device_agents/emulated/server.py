@@ -50,6 +50,7 @@ PYTHON = "python3"
 _COMMAND = re.compile(r"runner/([0-9a-f]{64})\.pyz")
 _PARENT_POLL_S = 0.5
 _BOOT_POLL_S = 0.05
+_REPLY_GOES_FIRST_S = 0.3
 _HERE = Path(__file__).resolve()
 _CHUNK = 1 << 16
 
@@ -145,6 +146,8 @@ class BoardServer:
         """Runs the uploaded runner on a channel, to its end."""
         try:
             if self.machine.strike("no_python"):
+                # Paramiko says that the command was accepted only after it has started this thread.
+                time.sleep(_REPLY_GOES_FIRST_S)
                 channel.sendall_stderr(f"sh: 1: exec: {PYTHON}: not found\n".encode())
                 channel.send_exit_status(127)
                 return

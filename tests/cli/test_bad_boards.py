@@ -32,7 +32,7 @@ def emulated(name: str, *faults: dict[str, Any], **sections: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ({"kind": "refuse"}, "reset by peer"),
+        ({"kind": "refuse"}, "is this the port of the ssh server?"),
         ({"kind": "reject_login"}, "publickey"),
         ({"kind": "changed_host_key"}, "host key"),
         ({"kind": "no_python"}, "python"),
