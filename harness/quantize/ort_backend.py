@@ -9,17 +9,18 @@ from pathlib import Path
 import onnx
 import onnxruntime
 from onnx import ModelProto
-from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
 from onnxruntime.quantization.quant_utils import QuantizationMode, QuantType, add_infer_metadata
 from onnxruntime.quantization.registry import IntegerOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from harness.quantize import graph as graphs
+from harness.quantize.algorithms.regions import UnknownTensorError, nodes_after, nodes_between
 from harness.quantize.cache import Cache
-from harness.quantize.calibrate import Subject, calibrated, ranges
+from harness.quantize.calibrate import Subject
 from harness.quantize.model_file import load_model, save_model
-from harness.quantize.static import quantizable_types, quantize_static
-from harness.quantize.statistics import ActivationStatistics, observed_tensors
+from harness.quantize.passes.unshare import merge_equal_initializers
+from harness.quantize.rewriters import OperatorRewriter
+from harness.quantize.static_recipe import make_static
 from harness.quantize.weight_only import quantize_weight_only
 from harness.recipes.checks import closest
 from harness.recipes.recipe import Recipe
@@ -76,6 +77,7 @@ class OrtBackend:
             made, notices = self._static(source, model, recipe, excluded, calibration)
         else:
             raise UnsupportedRecipeError(f"scheme {recipe.scheme!r} is not made here")
+        merge_equal_initializers(made)
         # The rewriters append nodes as they go; the ONNX standard wants them in order.
         graphs.sort_nodes(made.graph)
         graphs.clear_labels(made)
@@ -88,22 +90,7 @@ class OrtBackend:
         self, source: ModelProto, model: Path, recipe: Recipe, excluded: list[str], calibration: Path
     ) -> tuple[ModelProto, tuple[str, ...]]:
         subject = Subject.of(source, model, calibration, self._cache, self._digests)
-        self._phase("calibrating")
-        every = calibrated(subject, recipe.calibration.samples, self._breathe)
-        self._phase(f"quantizing ({recipe.label})")
-        read = set(observed_tensors(source, quantizable_types(recipe)))
-        statistics = {name: stats for name, stats in every.items() if name in read}
-        made = quantize_static(source, recipe, ranges(subject, recipe, statistics), statistics, excluded)
-        return made, _calibration_notices(statistics)
-
-
-def _calibration_notices(statistics: dict[str, ActivationStatistics]) -> tuple[str, ...]:
-    bad = {name: stats.non_finite for name, stats in statistics.items() if stats.non_finite}
-    if not bad:
-        return ()
-    shown = ", ".join(f"{name!r} ({count} values)" for name, count in list(bad.items())[:3])
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-    return (f"NaN or infinite activations during calibration were left out of the ranges: {shown}{more}",)
+        return make_static(subject, recipe, excluded, self._breathe, self._phase)
 
 
 def _excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
@@ -124,7 +111,27 @@ def _excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
                     + (f"; {guess}" if (guess := closest(op_type, types)) else "")
                 )
     by_type = [name for name, op_type in nodes.items() if op_type in recipe.exclude_op_types]
-    return sorted({*recipe.exclude_nodes, *by_type})
+    return sorted({*recipe.exclude_nodes, *by_type, *_excluded_regions(model, recipe)})
+
+
+def _excluded_regions(model: ModelProto, recipe: Recipe) -> set[str]:
+    """Names of nodes in the parts of the graph left in float. Raises UnsupportedRecipeError for unknown tensors."""
+    field_name = "exclude_after"
+    try:
+        excluded = nodes_after(model, recipe.exclude_after)
+        field_name = "exclude_regions"
+        for first, last in recipe.exclude_regions:
+            between = nodes_between(model, first, last)
+            if not between:
+                raise UnsupportedRecipeError(
+                    f"recipe field 'exclude_regions': there is no path from {first!r} to {last!r}"
+                )
+            excluded |= between
+        field_name = "overrides"
+        nodes_after(model, [name for name, _ in recipe.overrides])
+    except UnknownTensorError as error:
+        raise UnsupportedRecipeError(f"recipe field {field_name!r} names {error}") from None
+    return excluded
 
 
 def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
@@ -139,7 +146,7 @@ def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelPro
     op_types, excluded = _dynamic_selection(model, recipe, excluded)
     add_infer_metadata(model)
     weight = QuantType.QInt8 if recipe.weight == "int8" else QuantType.QUInt8
-    rewriter = ONNXQuantizer(
+    rewriter = OperatorRewriter(
         model,
         recipe.granularity == "per_channel",
         recipe.reduce_range,

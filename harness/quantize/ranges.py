@@ -20,6 +20,8 @@ KL_STRIDE = 8
 """Thresholds tried, in bins: 121 of them."""
 MSE_STEPS = 100
 """Clipping candidates per side."""
+PERCENTILES = (99.0, 99.9, 99.99, 99.999, 100.0)
+"""Candidates for each activation."""
 _FINEST = 12
 """Bits from which 8192 histogram bins no longer resolve a quantization step: clipping cannot be judged, and does not
 matter."""
@@ -32,7 +34,7 @@ Range = tuple[float, float]
 
 def takes_long(recipe: Recipe) -> bool:
     """Whether ranges are searched for, which takes milliseconds per activation."""
-    return recipe.calibration.method in ("entropy", "mse") and BITS[recipe.activation] < _FINEST
+    return recipe.calibration.method in ("entropy", "mse", "layerwise_percentile") and BITS[recipe.activation] < _FINEST
 
 
 def ranges_for(recipe: Recipe, statistics: Mapping[str, ActivationStatistics]) -> dict[str, Range]:
@@ -50,6 +52,8 @@ def range_for(recipe: Recipe, stats: ActivationStatistics) -> Range:
         return stats.lowest, stats.highest
     if method == "percentile":
         low, high = percentile_range(histogram, recipe.calibration.percentile or 100.0, symmetric)
+    elif method == "layerwise_percentile":
+        low, high = layerwise_percentile_range(histogram, (stats.lowest, stats.highest), bits, symmetric)
     elif method == "entropy":
         threshold = entropy_threshold(rebinned(histogram, KL_BINS), stride=KL_STRIDE)
         low, high = -threshold, threshold
@@ -78,6 +82,17 @@ def percentile_range(histogram: Histogram, percentile: float, symmetric: bool) -
     low = edges[int(np.searchsorted(share, cut))]
     high = edges[min(int(np.searchsorted(share, 1.0 - cut)), len(edges) - 1)]
     return float(low), float(high)
+
+
+def layerwise_percentile_range(histogram: Histogram, observed: Range, bits: int, symmetric: bool) -> Range:
+    """Of :data:`PERCENTILES`, the one whose range has the least mean square error for this activation."""
+    filled = histogram.counts > 0
+    values, weights = histogram.centers[filled], histogram.counts[filled].astype(np.float64)
+    candidates = []
+    for percentile in PERCENTILES:
+        low, high = percentile_range(histogram, percentile, symmetric)
+        candidates.append((min(max(low, observed[0]), 0.0), max(min(high, observed[1]), 0.0)))
+    return _least(values, weights, candidates, bits)
 
 
 def rebinned(histogram: Histogram, bins: int) -> Histogram:

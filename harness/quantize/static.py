@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
+from onnxruntime.quantization.execution_providers.qnn.mixed_precision_overrides_utils import (
+    MixedPrecisionTensorQuantOverridesFixer,
+)
 from onnxruntime.quantization.quant_utils import (
     QuantizationMode,
     QuantType,
@@ -20,6 +23,7 @@ from onnxruntime.quantization.quant_utils import (
     get_qmin_qmax_for_qType,
 )
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
 
 from harness.quantize.float_nodes import float_notices, nodes_left_in_float
 from harness.quantize.graph import opset_of
@@ -74,7 +78,10 @@ def quantize_static(
     }
     tensors_range = TensorsData(CalibrationMethod.MinMax, data)
     per_channel = recipe.granularity == "per_channel"
-    options = {"ActivationSymmetric": recipe.activation_symmetric, "WeightSymmetric": recipe.weight_symmetric}
+    options: dict[str, Any] = {
+        "ActivationSymmetric": recipe.activation_symmetric,
+        "WeightSymmetric": recipe.weight_symmetric,
+    }
     types = list(quantizable_types(recipe))
     activation, weight = _TYPES[recipe.activation], _TYPES[recipe.weight]
     if recipe.format == "QOperator":
@@ -83,7 +90,9 @@ def quantize_static(
             tensors_range, [], list(excluded_nodes), types, options,
         )  # fmt: skip
     else:
-        if {recipe.activation, recipe.weight} & (SIXTEEN_BIT | SUB_BYTE):
+        if recipe.overrides:
+            options["TensorQuantOverrides"] = _overrides(model, recipe)
+        if {recipe.activation, recipe.weight, *(kind for _, kind in recipe.overrides)} & (SIXTEEN_BIT | SUB_BYTE):
             # Microsoft's domain has these types at any opset, and on older runtimes than opset 21 needs.
             options["UseQDQContribOps"] = opset_of(model) < _NATIVE_NARROW_AND_WIDE_OPSET
         if recipe.weight in SUB_BYTE:
@@ -101,6 +110,17 @@ def quantize_static(
     put_back(quantized, aside)
     rename(quantized, {own: name for name, own in own_names.items()})
     return quantized
+
+
+def _overrides(model: ModelProto, recipe: Recipe) -> dict[str, Any]:
+    """The recipe's overrides with conversions where integers of different types meet, as ONNX Runtime's tool for mixed
+    precision inserts them."""
+    types = _TYPES[recipe.activation]
+    helper = TensorQuantOverridesHelper({name: [{"quant_type": _TYPES[kind]}] for name, kind in recipe.overrides})
+    fixer = MixedPrecisionTensorQuantOverridesFixer.create_from_model(helper, model, types)
+    fixer.apply(types, bool(recipe.activation_symmetric))
+    made: dict[str, Any] = helper.get_dict()
+    return made
 
 
 def power_of_two_at_least(scale: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ that started it closes the pipe or is gone. Run as ``python -m harness.quantize.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -210,6 +211,8 @@ def main() -> int:
     os.dup2(null, 0)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What is imported stays: a child's collector need not touch, and so copy, its pages.
+    gc.freeze()
     Supervisor(requests, replies, backends, fork=CAN_FORK and not arguments.spawn).serve()
     return 0
 

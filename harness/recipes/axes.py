@@ -13,7 +13,9 @@ ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["int8", "uint8", "int16", "int4", "uint4"]
 Granularity = Literal["per_tensor", "per_channel"]
 Scale = Literal["float32", "power_of_two"]
-CalibrationMethod = Literal["minmax", "percentile", "entropy", "mse", "distribution"]
+CalibrationMethod = Literal["minmax", "percentile", "entropy", "mse", "distribution", "layerwise_percentile"]
+WeightClip = Literal["none", "mse"]
+Rounding = Literal["nearest", "adaround", "adaquant"]
 
 SIGNED = frozenset({"int4", "int8", "int16"})
 SUB_BYTE = frozenset({"int4", "uint4"})
@@ -23,7 +25,10 @@ SHORT: Mapping[str, str] = {
 }  # fmt: skip
 BITS: Mapping[str, int] = {"uint4": 4, "int4": 4, "uint8": 8, "int8": 8, "uint16": 16, "int16": 16}
 
-_EXCLUSIONS = frozenset({"exclude_op_types", "exclude_nodes"})
+ALIGNABLE = ("Add", "AveragePool", "Concat", "GlobalAveragePool", "MaxPool", "Mul", "Sub")
+"""Operators whose inputs and output can be made to share one scale."""
+
+_EXCLUSIONS = frozenset({"exclude_op_types", "exclude_nodes", "exclude_after", "exclude_regions"})
 _SELECTION = _EXCLUSIONS | {"op_types"}
 RELEVANT: Mapping[str, frozenset[str]] = {
     "float32": frozenset(),
@@ -33,7 +38,8 @@ RELEVANT: Mapping[str, frozenset[str]] = {
     "static": _SELECTION
     | {
         "format", "activation", "weight", "activation_symmetric", "weight_symmetric", "granularity",
-        "reduce_range", "scale", "calibration",
+        "reduce_range", "scale", "calibration", "equalize", "smooth_alpha", "weight_clip", "rounding",
+        "bias_correction", "align_scales", "overrides",
     },
     "imported": frozenset({"source"}),
 }  # fmt: skip

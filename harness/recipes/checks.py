@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from harness.errors import ConfigError
-from harness.recipes.axes import SIXTEEN_BIT, SUB_BYTE
+from harness.recipes.axes import ALIGNABLE, SIXTEEN_BIT, SUB_BYTE, ActivationType
 
 if TYPE_CHECKING:
     from harness.recipes.recipe import Recipe
@@ -59,6 +59,18 @@ def require_names(name: str, value: object) -> tuple[str, ...]:
     return tuple(sorted(set(value)))
 
 
+def require_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
+    """A mapping, or a list of pairs of names; sorted without duplicates."""
+    items = list(value.items()) if isinstance(value, Mapping) else value
+    if isinstance(items, str) or not isinstance(items, list | tuple | set | frozenset):
+        raise ConfigError(f"recipe field {name!r} must hold pairs of names, not {type(value).__name__}: {value!r}")
+    for item in items:
+        is_pair = isinstance(item, list | tuple) and len(item) == 2
+        if not is_pair or not all(isinstance(part, str) and part for part in item):
+            raise ConfigError(f"recipe field {name!r} must hold pairs of names only, not {item!r}")
+    return tuple(sorted({(str(first), str(second)) for first, second in items}))
+
+
 def find_problem(recipe: Recipe) -> str:
     """Why the combination of fields cannot be built; empty if it can.
 
@@ -88,6 +100,26 @@ def _static_problem(r: Recipe) -> str:
         return "recipe field 'scale' is 'power_of_two', which needs format QDQ"
     if r.reduce_range and r.weight not in ("int8", "uint8"):
         return f"recipe field 'reduce_range' is true, which is for 8-bit weights, not {r.weight!r}"
+    return _algorithm_problem(r)
+
+
+def _algorithm_problem(r: Recipe) -> str:
+    if r.smooth_alpha is not None and not 0.0 <= r.smooth_alpha <= 1.0:
+        return f"recipe field 'smooth_alpha' is {r.smooth_alpha}; it must be from 0 to 1"
+    if r.rounding != "nearest" and r.weight in SIXTEEN_BIT:
+        return f"recipe field 'rounding' is {r.rounding!r}, which 16-bit weights have no use for"
+    for op_type in r.align_scales:
+        if op_type not in ALIGNABLE:
+            guess = closest(op_type, ALIGNABLE)
+            return f"recipe field 'align_scales' names {op_type!r}; {guess or 'possible: ' + ', '.join(ALIGNABLE)}"
+    if r.overrides and r.format != "QDQ":
+        return "recipe field 'overrides' needs format QDQ"
+    names = [name for name, _ in r.overrides]
+    for name, kind in r.overrides:
+        if kind not in ACTIVATION_TYPES:
+            return f"recipe field 'overrides' gives {name!r} the type {kind!r}; possible: {', '.join(ACTIVATION_TYPES)}"
+        if names.count(name) > 1:
+            return f"recipe field 'overrides' names {name!r} twice"
     return ""
 
 
@@ -115,6 +147,7 @@ def _imported_problem(r: Recipe) -> str:
     return ""
 
 
+ACTIVATION_TYPES: tuple[str, ...] = get_args(ActivationType)
 _BLOCK_SIZES = (16, 32, 64, 128, 256)
 _RULES = {
     "static": _static_problem,

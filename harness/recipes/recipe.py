@@ -22,11 +22,20 @@ from harness.recipes.axes import (
     CalibrationMethod,
     Format,
     Granularity,
+    Rounding,
     Scale,
     Scheme,
+    WeightClip,
     WeightType,
 )
-from harness.recipes.checks import check_keys, find_problem, require_choice, require_names, require_type
+from harness.recipes.checks import (
+    check_keys,
+    find_problem,
+    require_choice,
+    require_names,
+    require_pairs,
+    require_type,
+)
 
 DEFAULT_PERCENTILE = 99.999
 """ONNX Runtime's default for its percentile calibrator."""
@@ -87,10 +96,30 @@ class Recipe:
     """7-bit weights, against saturation in x86 kernels without VNNI."""
     scale: Scale = "float32"
     calibration: Calibration = field(default_factory=Calibration)
+    equalize: bool = False
+    """Cross-layer equalization: ranges of weights evened out between consecutive layers, before anything else."""
+    smooth_alpha: float | None = None
+    """SmoothQuant's migration strength, 0 to 1: outliers of activations after a LayerNormalization move into the
+    weights that read them. ``None``: not done."""
+    weight_clip: WeightClip = "none"
+    """``mse``: weights are clipped where their quantization error is least."""
+    rounding: Rounding = "nearest"
+    """``adaround``: each weight up or down, ``adaquant``: by any number of steps, such that the layer's output on
+    calibration samples is closest to float; ``adaquant`` on quantized inputs, and with the bias."""
+    bias_correction: bool = False
+    """The mean error of each channel that quantized weights cause is taken off the bias."""
+    align_scales: tuple[str, ...] = ()
+    """Operator types whose inputs and output share one range."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """Integer type of single activations, by tensor name in the prepared model; in files a mapping."""
     exclude_op_types: tuple[str, ...] = ()
     """Operator types left in float."""
     exclude_nodes: tuple[str, ...] = ()
     """Nodes left in float, by name in the prepared model."""
+    exclude_after: tuple[str, ...] = ()
+    """Tensors all of whose descendants are left in float (the box decoding behind a detector's heads)."""
+    exclude_regions: tuple[tuple[str, str], ...] = ()
+    """Pairs of tensors: every node on a path from the first to the second is left in float."""
     op_types: tuple[str, ...] = ()
     """Only these operator types are quantized; empty means all that the backend can."""
     source: str = ""
@@ -101,11 +130,17 @@ class Recipe:
             require_choice(name, getattr(self, name), choices)
         require_type("backend", self.backend, str)
         require_type("source", self.source, str)
-        require_type("reduce_range", self.reduce_range, bool)
+        for name in ("reduce_range", "equalize", "bias_correction"):
+            require_type(name, getattr(self, name), bool)
+        if self.smooth_alpha is not None:
+            require_type("smooth_alpha", self.smooth_alpha, (int, float))
+            object.__setattr__(self, "smooth_alpha", float(self.smooth_alpha))
+        for name in ("overrides", "exclude_regions"):
+            object.__setattr__(self, name, require_pairs(name, getattr(self, name)))
         for name in ("activation_symmetric", "weight_symmetric"):
             if getattr(self, name) is not None:
                 require_type(name, getattr(self, name), bool)
-        for name in ("exclude_op_types", "exclude_nodes", "op_types"):
+        for name in ("exclude_op_types", "exclude_nodes", "exclude_after", "op_types", "align_scales"):
             object.__setattr__(self, name, require_names(name, getattr(self, name)))
         if self.block_size is not None:
             require_type("block_size", self.block_size, int)
@@ -183,6 +218,7 @@ class Recipe:
             words.append("reduced range")
         if self.scale == "power_of_two":
             words.append("power-of-two scales")
+        words += self._algorithms()
         if self.op_types:
             words.append(f"only {'+'.join(self.op_types)}")
         if self.exclude_op_types:
@@ -193,10 +229,32 @@ class Recipe:
             words.append(f"float nodes {shown}" + (f" and {more} more" if more > 0 else ""))
         return " ".join(words)
 
+    def _algorithms(self) -> list[str]:
+        words = ["equalized"] if self.equalize else []
+        if self.smooth_alpha is not None:
+            words.append(f"SmoothQuant {self.smooth_alpha:g}")
+        if self.weight_clip != "none":
+            words.append("clipped weights")
+        if self.rounding != "nearest":
+            words.append({"adaround": "AdaRound", "adaquant": "AdaQuant"}[self.rounding])
+        if self.bias_correction:
+            words.append("bias correction")
+        if self.align_scales:
+            words.append(f"aligned {'+'.join(self.align_scales)}")
+        words += [f"{kind} {name}" for name, kind in self.overrides[:2]]
+        if len(self.overrides) > 2:
+            words.append(f"and {len(self.overrides) - 2} more overrides")
+        words += [f"float after {name}" for name in self.exclude_after[:2]]
+        words += [f"float {first}..{last}" for first, last in self.exclude_regions[:2]]
+        hidden = max(len(self.exclude_after) - 2, 0) + max(len(self.exclude_regions) - 2, 0)
+        return [*words, f"and {hidden} more regions"] if hidden else words
+
     def to_dict(self) -> dict[str, Any]:
         """Every field, explicit, in plain JSON types."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         values["calibration"] = {f.name: getattr(self.calibration, f.name) for f in fields(Calibration)}
+        values["overrides"] = dict(self.overrides)
+        values["exclude_regions"] = [list(pair) for pair in self.exclude_regions]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def to_json(self) -> str:
@@ -239,6 +297,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weight": get_args(WeightType),
     "granularity": get_args(Granularity),
     "scale": get_args(Scale),
+    "weight_clip": get_args(WeightClip),
+    "rounding": get_args(Rounding),
 }
 _DEFAULTS: Mapping[str, Any] = {
     "format": "QDQ",
@@ -251,8 +311,17 @@ _DEFAULTS: Mapping[str, Any] = {
     "reduce_range": False,
     "scale": "float32",
     "calibration": Calibration(),
+    "equalize": False,
+    "smooth_alpha": None,
+    "weight_clip": "none",
+    "rounding": "nearest",
+    "bias_correction": False,
+    "align_scales": (),
+    "overrides": (),
     "exclude_op_types": (),
     "exclude_nodes": (),
+    "exclude_after": (),
+    "exclude_regions": (),
     "op_types": (),
     "source": "",
 }

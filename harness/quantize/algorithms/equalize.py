@@ -1,0 +1,97 @@
+"""Cross-layer equalization: the weights of consecutive layers scaled against each other, channel by channel, so that
+no channel's weights vanish under a scale shared with larger ones. The float function stays the same.
+
+Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+
+from harness.quantize.algorithms.layers import FloatArray, Layer, consumers, linear_layers, owned_biases, set_constant
+
+VERSION = 1
+ROUNDS = 20
+"""Passes over all pairs; each pair disturbs its neighbours' balance, less every time."""
+_ENOUGH = 1e-3
+"""Largest change of a factor in a pass at which to stop."""
+_HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout"})
+"""``f(s·x) = s·f(x)`` for s > 0 in every channel."""
+_SPATIAL = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+"""Homogeneous as well, and they leave channels where they are."""
+
+
+def equalize(model: ModelProto) -> int:
+    """Equalizes every pair of layers in place; returns how many pairs there were."""
+    layers = {layer.node.name or layer.output: layer for layer in linear_layers(model)}
+    biases = owned_biases(model, list(layers.values()))
+    pairs = list(_pairs(model, layers, biases))
+    for _ in range(ROUNDS):
+        change = 0.0
+        for first, second in pairs:
+            change = max(change, _balance(layers, biases, first, second))
+        if change < _ENOUGH:
+            break
+    for name in {name for pair in pairs for name in pair}:
+        layer = layers[name]
+        set_constant(model.graph, layer.name, layer.weights)
+        if layer.bias in biases:
+            set_constant(model.graph, layer.bias, biases[layer.bias])
+    return len(pairs)
+
+
+def _pairs(
+    model: ModelProto, layers: Mapping[str, Layer], biases: Mapping[str, FloatArray]
+) -> Iterator[tuple[str, str]]:
+    """Keys of layers of which the second reads nothing but the first, through operators that keep scales."""
+    readers = consumers(model)
+    by_node = {id(layer.node): key for key, layer in layers.items()}
+    for key, layer in layers.items():
+        if layer.bias and layer.bias not in biases:
+            continue
+        tensor, vector = layer.output, layer.node.op_type != "Conv"
+        while len(readers.get(tensor, ())) == 1:
+            node = readers[tensor][0]
+            after = by_node.get(id(node))
+            if after is not None and tensor == layers[after].input:
+                if _fits(layer, layers[after], vector):
+                    yield key, after
+                break
+            if not _keeps_scales(node, tensor):
+                break
+            # Flattened, a channel is as many inputs of the next layer as it has places: only one place is simple.
+            vector = vector or node.op_type.startswith("Global")
+            tensor = str(node.output[0])
+
+
+def _keeps_scales(node: NodeProto, tensor: str) -> bool:
+    if node.domain not in ("", "ai.onnx") or not node.output or node.input[0] != tensor:
+        return False
+    if any(node.output[1:]):
+        return False
+    return node.op_type in _HOMOGENEOUS | _SPATIAL or node.op_type == "Flatten"
+
+
+def _fits(first: Layer, second: Layer, vector: bool) -> bool:
+    if first.outputs != second.inputs:
+        return False
+    # A matrix reads and writes the last axis, a convolution axis 1: the same only once the places are gone.
+    return vector if second.node.op_type != "Conv" else first.node.op_type == "Conv"
+
+
+def _balance(layers: dict[str, Layer], biases: dict[str, FloatArray], first: str, second: str) -> float:
+    """Scales one pair; returns the largest relative change."""
+    one, two = layers[first], layers[second]
+    out, into = one.output_magnitudes().astype(np.float64), two.input_magnitudes().astype(np.float64)
+    usable = (out > 0.0) & (into > 0.0) & np.isfinite(out) & np.isfinite(into)
+    # Powers of two would be exact, but these are as good as float32 can tell.
+    factor = np.where(usable, np.sqrt(np.where(usable, into, 1.0) / np.where(usable, out, 1.0)), 1.0)
+    layers[first] = replace(one, weights=one.scaled_outputs(factor))
+    layers[second] = replace(two, weights=two.scaled_inputs(1.0 / factor))
+    if one.bias in biases:
+        biases[one.bias] = np.asarray(biases[one.bias] * factor, dtype=np.float32)
+    return float(np.abs(np.log(factor)).max(initial=0.0))
