@@ -27,7 +27,7 @@ def command(run_dir: Path | None, as_json: bool) -> int:
             f"Searching quantization recipes for {plan.model.name} on {', '.join(plan.boards)}: a few minutes.",
             err=True,
         )
-    return run_search(plan, folder, as_json=as_json)
+    return run_search(plan, folder, as_json=as_json, arguments=["search", "--plan", str(plan_file)])
 
 
 def example_folder() -> Path:

@@ -98,8 +98,10 @@ def run_search(
     resume: bool = False,
     ray_address: str | None = None,
     as_json: bool = False,
+    arguments: list[str] | None = None,
 ) -> int:
-    """Runs, shows progress, prints the result; returns the exit code."""
+    """Runs, shows progress, prints the result; returns the exit code. ``arguments``: of the command that goes on with
+    an interrupted run, where it is not this process's own."""
     from harness.cli.progress import watcher_for
     from harness.controller.search import default_run_dir, search
     from harness.errors import ExitCode
@@ -116,7 +118,7 @@ def run_search(
         if any(result.candidates["picks"].values()):
             click.echo(f"to ship a pick: {export_command(folder, result.candidates['picks'])}")
     if result.exit_code == ExitCode.INTERRUPTED:
-        click.echo(f"interrupted; go on with:\n  {resume_command(folder)}", err=True)
+        click.echo(f"interrupted; go on with:\n  {resume_command(folder, arguments)}", err=True)
     elif result.exit_code == ExitCode.INTERNAL:
         click.echo(f"every trial met a defect of boardtune: see {folder / 'logs'}", err=True)
     elif result.exit_code != ExitCode.OK:
