@@ -71,17 +71,19 @@ def make_static(
     notices: list[str] = []
     if recipe.equalize:
         phase("equalizing layers")
-        if not equalization.equalize(model):
+        if equalization.equalize(model):
+            subject = subject.changed(f"equalize {equalization.VERSION}")
+        else:
             notices.append("cross-layer equalization found no pair of layers to even out")
-        subject = subject.changed(f"equalize {equalization.VERSION}")
     if recipe.smooth_alpha is not None:
         phase("calibrating for SmoothQuant")
         before = calibrated(subject, recipe.calibration.samples, breathe)
         done = smoothing.smooth(model, before, recipe.smooth_alpha)
-        if not done.places:
-            notices.append("SmoothQuant found no LayerNormalization before a MatMul or Gemm")
         excluded = sorted({*excluded, *done.inserted})
-        subject = subject.changed(f"smooth {smoothing.VERSION} {recipe.smooth_alpha} {recipe.calibration.samples}")
+        if done.places:
+            subject = subject.changed(f"smooth {smoothing.VERSION} {recipe.smooth_alpha} {recipe.calibration.samples}")
+        else:
+            notices.append("SmoothQuant found no LayerNormalization before a MatMul or Gemm")
     phase("calibrating")
     every = calibrated(subject, recipe.calibration.samples, breathe)
     phase(f"quantizing ({recipe.label})")

@@ -7,9 +7,10 @@ A preset is always resolved into recipes before anything is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
 from harness.errors import ConfigError
-from harness.recipes.axes import ActivationType, WeightType
+from harness.recipes.axes import ALIGNABLE, ActivationType, CalibrationMethod, WeightType
 from harness.recipes.checks import closest
 from harness.recipes.facts import ModelFacts
 from harness.recipes.recipe import FLOAT32, Calibration, Recipe
@@ -25,6 +26,7 @@ _TYPES: Mapping[str, tuple[ActivationType, WeightType]] = {
     "u8s4": ("uint8", "int4"),
     "u16s4": ("uint16", "int4"),
 }
+_METHODS: tuple[str, ...] = get_args(CalibrationMethod)
 _EIGHT_BIT = ("u8s8", "s8s8", "u8u8")
 
 
@@ -83,6 +85,58 @@ def _selection(source: ParameterSource, facts: ModelFacts) -> tuple[str, ...]:
     return facts.weighted if only_weighted else ()
 
 
+_EVENABLE = ("LeakyRelu", "PRelu", "Relu")
+"""Activations that keep scales: between two layers they let their weights be evened out."""
+
+
+def _can_equalize(facts: ModelFacts) -> bool:
+    layers = sum(facts.op_types.get(name, 0) for name in ("Conv", "Gemm", "MatMul"))
+    return layers > 1 and any(facts.op_types.get(name) for name in _EVENABLE)
+
+
+def _can_smooth(facts: ModelFacts) -> bool:
+    return facts.matmul_weights > 0 and facts.op_types.get("LayerNormalization", 0) > 0
+
+
+def _corrections(facts: ModelFacts) -> Mapping[str, Mapping[str, Any]]:
+    """What helps most against the error of weights (and of activations, where they are smoothed), by name."""
+    choices: dict[str, Mapping[str, Any]] = {"none": {}}
+    if not facts.weighted:
+        return choices
+    choices["bias"] = {"bias_correction": True}
+    choices["adaround"] = {"rounding": "adaround", "bias_correction": True}
+    choices["adaquant"] = {"rounding": "adaquant", "weight_clip": "mse"}
+    if _can_equalize(facts):
+        choices["equalize"] = {"equalize": True, "bias_correction": True}
+    if _can_smooth(facts):
+        choices["smooth"] = {"smooth_alpha": 0.5}
+    return choices
+
+
+def _correction(source: ParameterSource, facts: ModelFacts) -> Mapping[str, Any]:
+    choices = _corrections(facts)
+    return choices[source.categorical("correction", tuple(choices))] if len(choices) > 1 else {}
+
+
+def _every_correction(source: ParameterSource, facts: ModelFacts, weight: WeightType) -> dict[str, Any]:
+    """Each method on its own; asked only where the model has what it works on."""
+    if not facts.weighted:
+        return {}
+    chosen: dict[str, Any] = {"weight_clip": source.categorical("weight_clip", ("none", "mse"))}
+    if weight != "int16":
+        chosen["rounding"] = source.categorical("rounding", ("nearest", "adaround", "adaquant"))
+    if chosen.get("rounding") != "adaquant":
+        chosen["bias_correction"] = _flag(source, "bias_correction")
+    if _can_equalize(facts):
+        chosen["equalize"] = _flag(source, "equalize")
+    if _can_smooth(facts) and _flag(source, "smooth"):
+        chosen["smooth_alpha"] = round(source.floating("smooth_alpha", 0.2, 0.9), 3)
+    alignable = [name for name in ALIGNABLE if facts.op_types.get(name)]
+    if alignable and _flag(source, "align_scales"):
+        chosen["align_scales"] = alignable
+    return chosen
+
+
 def _schemes(facts: ModelFacts, everything: bool) -> tuple[str, ...]:
     schemes = ["static", "float16"]
     if facts.suits_block_weights:
@@ -124,6 +178,7 @@ def _standard_recipe(source: ParameterSource, facts: ModelFacts) -> Recipe:
             "activation_symmetric": _flag(source, "activation_symmetric"),
             "calibration": {"method": method, "percentile": percentile},
             "op_types": list(_selection(source, facts)),
+            **_correction(source, facts),
         }
     )
 
@@ -158,7 +213,7 @@ def _full_recipe(source: ParameterSource, facts: ModelFacts) -> Recipe:
         )
     types = source.categorical("types", tuple(_TYPES))
     activation, weight = _TYPES[types]
-    method = source.categorical("method", ("minmax", "percentile", "entropy", "mse", "distribution"))
+    method = source.categorical("method", _METHODS)
     percentile = None
     if method == "percentile":
         # The share cut off is what matters, over orders of magnitude.
@@ -181,6 +236,7 @@ def _full_recipe(source: ParameterSource, facts: ModelFacts) -> Recipe:
             "scale": "power_of_two" if power_of_two else "float32",
             "calibration": {"method": method, "percentile": percentile},
             "exclude_op_types": excluded,
+            **_every_correction(source, facts, weight),
         }
     )
 

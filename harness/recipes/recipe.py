@@ -107,7 +107,8 @@ class Recipe:
     """``adaround``: each weight up or down, ``adaquant``: by any number of steps, such that the layer's output on
     calibration samples is closest to float; ``adaquant`` on quantized inputs, and with the bias."""
     bias_correction: bool = False
-    """The mean error of each channel that quantized weights cause is taken off the bias."""
+    """The mean error of each channel that quantized weights cause is taken off the bias. Not read with ``adaquant``,
+    which does that in any case."""
     align_scales: tuple[str, ...] = ()
     """Operator types whose inputs and output share one range."""
     overrides: tuple[tuple[str, str], ...] = ()
@@ -159,6 +160,9 @@ class Recipe:
                 object.__setattr__(self, name, default)
         if self.scheme == "weight_only" and self.block_size is None:
             object.__setattr__(self, "block_size", DEFAULT_BLOCK_SIZE)
+        if self.rounding == "adaquant":
+            # It sets biases itself.
+            object.__setattr__(self, "bias_correction", False)
         if self.activation_symmetric is None:
             object.__setattr__(self, "activation_symmetric", False)
         if self.weight_symmetric is None:

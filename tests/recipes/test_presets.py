@@ -107,8 +107,36 @@ def test_grid_finds_all_of_standard() -> None:
     sampled = {space.suggest(RandomSource(seed)) for seed in range(3000)}
     assert sampled <= set(recipes)
     # By hand: float16, and static: 3 eight-bit types × 2 formats + 1 sixteen-bit, × granularity × symmetry
-    # × (3 methods + 3 percentiles) × operators; uint8 weights etc. are all different recipes.
-    assert space.size == 1 + (3 * 2 + 1) * 2 * 2 * 6 * 2
+    # × (3 methods + 3 percentiles) × operators × corrections; uint8 weights etc. are all different recipes.
+    assert space.size == 1 + (3 * 2 + 1) * 2 * 2 * 6 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("facts", "offered", "never"),
+    [
+        (CONV, {"rounding", "bias_correction"}, {"equalize", "smooth_alpha", "smooth"}),
+        (ModelFacts(op_types={"Conv": 3, "Relu": 2}), {"equalize", "rounding"}, {"smooth_alpha", "align_scales"}),
+        (
+            ModelFacts(op_types={"Add": 2, "MatMul": 4, "LayerNormalization": 2}, matmul_weights=4),
+            {"smooth", "smooth_alpha", "align_scales"},
+            {"equalize"},
+        ),
+        (ModelFacts(op_types={"Relu": 1}), set(), {"rounding", "equalize", "smooth", "bias_correction"}),
+    ],
+)
+def test_methods_are_offered_where_they_have_something_to_do(
+    facts: ModelFacts, offered: set[str], never: set[str]
+) -> None:
+    space = preset("full", facts)
+    asked: set[str] = set()
+    for seed in range(300):
+        source = RandomSource(seed)
+        recipe = space.suggest(source)
+        asked |= set(source.asked)
+        if recipe.rounding == "adaquant":
+            assert "bias_correction" not in source.asked, "it corrects biases anyway"
+    assert offered <= asked
+    assert not never & asked
 
 
 def test_grid_refuses_a_continuous_space() -> None:

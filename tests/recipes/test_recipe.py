@@ -28,8 +28,21 @@ def _raw_recipes() -> st.SearchStrategy[dict[str, Any]]:
             "granularity": st.sampled_from(["per_tensor", "per_channel"]),
             "reduce_range": st.booleans(),
             "scale": st.sampled_from(["float32", "power_of_two"]),
+            "equalize": st.booleans(),
+            "smooth_alpha": st.sampled_from([None, 0, 0.5, 1.0]),
+            "weight_clip": st.sampled_from(["none", "mse"]),
+            "rounding": st.sampled_from(["nearest", "adaround", "adaquant"]),
+            "bias_correction": st.booleans(),
+            "align_scales": st.lists(st.sampled_from(["Add", "Concat", "MaxPool"]), max_size=2),
+            "overrides": st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["uint16", "int8"]), max_size=2),
+            "exclude_after": names,
+            "exclude_regions": st.lists(st.lists(st.sampled_from(["a", "b"]), min_size=2, max_size=2), max_size=2),
             "calibration": st.fixed_dictionaries(
-                {"method": st.sampled_from(["minmax", "percentile", "entropy", "mse", "distribution"])},
+                {
+                    "method": st.sampled_from(
+                        ["minmax", "percentile", "entropy", "mse", "distribution", "layerwise_percentile"]
+                    )
+                },
                 optional={
                     "percentile": st.sampled_from([None, 99, 99.9]),
                     "samples": st.sampled_from([None, 1, 64]),
@@ -117,6 +130,16 @@ def test_is_immutable() -> None:
         ({"scheme": "weight_only", "weight": "int16"}, ["weight", "int16"]),
         ({"scheme": "weight_only", "block_size": 48}, ["block_size", "48"]),
         ({"scheme": "imported"}, ["source", "sha256"]),
+        ({"smooth_alpha": 1.5}, ["smooth_alpha", "1.5", "0 to 1"]),
+        ({"smooth_alpha": "half"}, ["smooth_alpha", "half"]),
+        ({"rounding": "ada"}, ["rounding", "ada"]),
+        ({"rounding": "adaround", "weight": "int16"}, ["rounding", "16-bit"]),
+        ({"align_scales": ["Concatt"]}, ["align_scales", "did you mean 'Concat'"]),
+        ({"overrides": {"a": "int4"}}, ["overrides", "a", "int4", "uint16"]),
+        ({"overrides": {"a": "int16"}, "format": "QOperator"}, ["overrides", "QDQ"]),
+        ({"overrides": [["a", "int16"], ["a", "uint16"]]}, ["overrides", "'a' twice"]),
+        ({"exclude_regions": [["a"]]}, ["exclude_regions", "pairs"]),
+        ({"exclude_regions": "a"}, ["exclude_regions", "pairs"]),
         ([], ["mapping"]),
     ],
 )
