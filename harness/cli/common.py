@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,21 @@ preprocess_option = click.option(
 set_dim_option = click.option(
     "--set-dim", multiple=True, metavar="NAME=N", help="Fixes a dynamic dimension of the model; may be repeated."
 )
+
+
+class FiniteFloat(click.FloatRange):
+    """A number; nan and the infinities, which would switch a limit off, are refused."""
+
+    name = "float"
+
+    def __init__(self, above: float | None = None) -> None:
+        super().__init__(min=above, min_open=above is not None)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

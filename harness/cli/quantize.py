@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from harness.cli.common import FiniteFloat
 from harness.errors import ExitCode
 
 
@@ -17,10 +18,10 @@ from harness.errors import ExitCode
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write to.")
 @click.option("--set-dim", "set_dim", multiple=True, metavar="NAME=N", help="Size of a free dimension; repeatable.")
 @click.option("--preprocess", type=click.Path(path_type=Path), help="YAML file that says how samples become inputs.")
-@click.option("--min-snr", type=float, default=15.0, show_default=True, help="Floor against the float model, in dB.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True, help="Seconds."
+    "--min-snr", type=FiniteFloat(), default=15.0, show_default=True, help="Floor against the float model, in dB."
 )
+@click.option("--timeout", type=FiniteFloat(above=0), default=600.0, show_default=True, help="Seconds.")
 @click.option(
     "--max-memory", type=click.IntRange(min=1), default=8192, show_default=True, help="The quantizer's, in MiB."
 )
@@ -37,7 +38,7 @@ def command(
     max_memory: int,
     as_json: bool,
 ) -> None:
-    """Quantize MODEL by one recipe and accept or refuse the result. Exit code 0 or 3."""
+    """Quantize MODEL by one recipe and accept or refuse the result. Exit code 0 or 3 (refused)."""
     from harness.quantize.contract import Artifact, QuantizeLimits
     from harness.quantize.once import quantize_once
     from harness.quantize.shapes import parse_set_dims
@@ -55,13 +56,14 @@ def command(
     if as_json:
         click.echo(json.dumps(outcome.to_json()))
     else:
+        label = outcome.recipe.label if outcome.recipe else "the model"
         for notice in outcome.notices:
             click.echo(f"note: {notice}", err=True)
         if isinstance(outcome.result, Artifact):
             ratio = "" if outcome.result.snr_db is None else f", {outcome.result.snr_db:.1f} dB"
-            click.echo(f"accepted: {outcome.recipe.label}{ratio}, {outcome.result.size_bytes} bytes")
+            click.echo(f"accepted: {label}{ratio}, {outcome.result.size_bytes} bytes")
             click.echo(f"  {outcome.result.path}")
         else:
-            click.echo(f"refused ({outcome.result.cause}): {outcome.recipe.label}")
+            click.echo(f"refused ({outcome.result.cause}): {label}")
             click.echo(f"  {outcome.result.message}")
     click.get_current_context().exit(int(ExitCode.OK if accepted else ExitCode.NO_FEASIBLE_CANDIDATE))

@@ -16,6 +16,7 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     """Make the report of RUN from its directory, also while the run goes on."""
     from rich.console import Console
 
+    from harness.errors import ConfigError
     from harness.ledger.files import write_atomic
     from harness.ledger.run_directory import REPORT, RunDirectory
     from harness.report.load import load_report_data
@@ -24,7 +25,11 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
 
     data = load_report_data(RunDirectory.open(run))
     path = out or run / REPORT
-    write_atomic(path, render_html(data))
+    try:
+        write_atomic(path, render_html(data))
+    except OSError as error:
+        message = f"cannot write the report: {error.strerror or error}"
+        raise ConfigError(message, where=path, hint="name a file in a folder that exists with --out") from None
     if as_json:
         click.echo(json.dumps({"report": str(path), "summary": data.summary}))
         return

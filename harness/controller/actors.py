@@ -35,6 +35,7 @@ from harness.ledger.state import TrialState
 from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
 from harness.recipes.recipe import Recipe
 from harness.results import ArtifactInfo
+from harness.scratch import scratch_prefix
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class QuantizerActor:
     """A warm quantizer, on whatever node."""
 
     def __init__(self, limits: QuantizeLimits, make_quantizer: Callable[[], Quantizer]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="boardtune-quantize-")
+        self._folder = tempfile.TemporaryDirectory(prefix=scratch_prefix())
         folder = Path(self._folder.name)
         self._model = folder / "model.onnx"
         self._calibration = folder / "calibration.npz"

@@ -44,6 +44,7 @@ from harness.ledger.state import LedgerState, TrialState
 from harness.quantize.contract import QuantizeLimits, Refusal
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.recipe import Recipe
+from harness.scratch import scratch_prefix
 from harness.search.topk import Selection
 
 log = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class SearchCrew:
         """Runs trials until the search is over or the user interrupts."""
         self._phase = "searching"
         searcher = LedgerSearcher(learning, lambda: self._may_go_on(interruption), self._ask_boards)
-        storage = tempfile.mkdtemp(prefix="boardtune-tune-")
+        storage = tempfile.mkdtemp(prefix=scratch_prefix())
         with self._watched(interruption, watcher):
             try:
                 tune.run(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.controller.setup import set_up
 from harness.plan import Plan
+from harness.scratch import scratch_folder
 from harness.search.estimate import Estimate, estimate_search
 
 
@@ -59,8 +58,8 @@ class DryRun:
 
 def describe(plan: Plan) -> DryRun:
     """Checks everything a search checks before it connects; raises the same errors."""
-    with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
-        setup = set_up(plan, Path(folder))
+    with scratch_folder() as folder:
+        setup = set_up(plan, folder)
         space, prepared = setup.space, setup.prepared
         first = space.enumerated if space.enumerated is not None else space.seeds
         estimates = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from harness.quantize.identity import identity
 from harness.quantize.model_file import load_model, save_model
 from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
 from harness.results import ArtifactInfo, BoardResult
+from harness.scratch import scratch_folder
 from harness.search.constraints import Constraints
 from harness.tensors import TensorSpec
 
@@ -72,8 +71,7 @@ def measure(
     :class:`AgentError` where a board or the model on it fails."""
     registry = load_registry()
     boards = [registry.get(name) for name in dict.fromkeys(job.boards)]
-    folder = Path(tempfile.mkdtemp(prefix="boardtune-"))
-    try:
+    with scratch_folder() as folder:
         model, inputs, outputs, notices = _deployable(job, folder)
         preprocess = read_preprocess(job.preprocess)
         dataset, told = _samples(job, inputs, preprocess)
@@ -106,8 +104,6 @@ def measure(
             results[board.name] = outcome.result
             records[board.name] = outcome.record
         return Measured(results, tuple(notices), records)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _deployable(

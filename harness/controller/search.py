@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,9 +19,8 @@ from harness.controller.progress import SilentWatcher, Watcher
 from harness.controller.setup import RESUMABLE, SearchSetup, header_of, set_up
 from harness.errors import ExitCode
 from harness.plan import Plan
+from harness.scratch import scratch_folder
 from harness.search.budget import Budget, Limits
-from harness.search.make import make_proposer
-from harness.search.objectives import objective_count
 from harness.search.topk import Selection
 
 if TYPE_CHECKING:
@@ -64,8 +61,7 @@ def search(
     from harness.report.build import write_report, write_summary
 
     watcher = watcher or SilentWatcher()
-    work = Path(tempfile.mkdtemp(prefix="boardtune-"))
-    try:
+    with scratch_folder() as work:
         setup = set_up(plan, work)
         header = header_of(setup)
         RunDirectory.check(run_dir, header, resume=resume, may_change=RESUMABLE)
@@ -107,8 +103,6 @@ def search(
                 crew.dismiss(at_once=at_once)
                 stop_log_to_file(handler)
         return SearchResult(run_dir, content, selections, code, stop, report, tuple(dict.fromkeys(notices)))
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _learning(setup: SearchSetup, crew: SearchCrew) -> Learning:
@@ -121,13 +115,7 @@ def _learning(setup: SearchSetup, crew: SearchCrew) -> Learning:
     return Learning(
         plan,
         tuple(setup.boards),
-        make_proposer(
-            setup.space,
-            plan.sampler,
-            seed=plan.seed,
-            objectives=objective_count(plan.objective, setup.asked.metric),
-            window=setup.window,
-        ),
+        setup.proposer,
         crew,
         crew.state(),
         scoring=setup.prepared.scoring,

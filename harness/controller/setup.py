@@ -21,6 +21,9 @@ from harness.recipes.files import read_recipe
 from harness.recipes.presets import preset
 from harness.recipes.recipe import FLOAT32
 from harness.recipes.space import Space, listed_space
+from harness.search.make import make_proposer
+from harness.search.objectives import objective_count
+from harness.search.ordering import OrderedProposer
 from harness.search.topk import FILTERS, UserFilter
 
 OPEN_SPACE_TRIALS = 32
@@ -40,11 +43,13 @@ class SearchSetup:
     trials: int
     asked: Asked
     policy: MeasurementPolicy
+    proposer: OrderedProposer
+    """Fresh: it has been asked nothing."""
 
     @property
     def window(self) -> int:
-        """Trials in the making at once: one on each board, and two being quantized."""
-        return self.plan.window or len(self.boards) + 2
+        """Trials in the making at once."""
+        return self.proposer.window
 
 
 def set_up(plan: Plan, folder: Path) -> SearchSetup:
@@ -60,6 +65,9 @@ def set_up(plan: Plan, folder: Path) -> SearchSetup:
             f"--top-k {plan.top_k} is more than the {trials} recipes that preset {plan.preset!r} tries",
             hint="lower --top-k, or choose a larger preset",
         )
+    if space.enumerated is not None and "sampler" in plan.model_fields_set:
+        unused = f"--sampler {plan.sampler} has no effect: preset {plan.preset!r} is a list, tried in its order"
+        prepared = replace(prepared, notices=(*prepared.notices, unused))
     metric = prepared.scoring.metrics[0].name
     return SearchSetup(
         plan=plan,
@@ -69,6 +77,14 @@ def set_up(plan: Plan, folder: Path) -> SearchSetup:
         trials=trials,
         asked=Asked(plan.objective, metric, plan.top_k, filter_by),
         policy=MeasurementPolicy(plan.seed, plan.effort, {name: board.noise for name, board in boards.items()}),
+        proposer=make_proposer(
+            space,
+            plan.sampler,
+            seed=plan.seed,
+            objectives=objective_count(plan.objective, metric),
+            # One trial on each board, and two being quantized.
+            window=plan.window or len(boards) + 2,
+        ),
     )
 
 
@@ -78,7 +94,7 @@ def space_of(plan: Plan, prepared: Prepared) -> Space:
     own = tuple(read_recipe(path) for path in plan.recipes)
     if space.enumerated is not None:
         return listed_space(space.name, (FLOAT32, *own, *space.enumerated))
-    return replace(space, seeds=(FLOAT32, *own, *space.seeds))
+    return replace(space, seeds=tuple({recipe.digest: recipe for recipe in (FLOAT32, *own, *space.seeds)}.values()))
 
 
 def load_filter(text: str) -> str | UserFilter:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.errors import ModelError
 from harness.recipes.recipe import Recipe
 
 
@@ -28,6 +30,21 @@ class Cause(StrEnum):
     BAD_CALIBRATION = "bad_calibration"
     FAILED = "failed"
     """The backend raised something else; the message carries it."""
+
+
+class ModelRefused(ModelError):
+    """The file holds an ONNX model, and no recipe can be made of it; ``cause`` says why."""
+
+    def __init__(self, message: str, *, cause: Cause, hint: str = "", where: str | Path = "") -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_refused, (self.message, self.cause, self.hint, self.where))
+
+
+def _refused(message: str, cause: Cause, hint: str, where: str) -> ModelRefused:
+    return ModelRefused(message, cause=cause, hint=hint, where=where)
 
 
 @dataclass(frozen=True)
@@ -58,9 +75,16 @@ class Refusal:
 
 @dataclass(frozen=True)
 class QuantizeLimits:
+    """Raises ``ValueError`` on a limit that is not a number, which would limit nothing."""
+
     timeout_s: float = 600.0
     memory_bytes: int = 8 << 30
     min_snr_db: float = 15.0
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_s", "min_snr_db"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}: must be finite")
 
 
 @dataclass(frozen=True)

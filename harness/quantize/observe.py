@@ -15,6 +15,7 @@ from onnx import ModelProto
 from harness.quantize.model_file import save_model
 from harness.quantize.sessions import open_session
 from harness.quantize.statistics import Accumulator, ActivationStatistics, channel_axes
+from harness.scratch import scratch_prefix
 
 SHOWN_BYTES = 128 << 20
 """Activations taken out of one run of the model. What is larger is taken out in several runs of the same batch."""
@@ -32,7 +33,7 @@ class Observer:
         self._fed = [name for name in names if name in inputs]
         computed = [name for name in names if name not in inputs]
         self._groups = _groups(model, computed, shown_bytes)
-        with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
             path = Path(folder) / "observed.onnx"
             save_model(_with_outputs(model, computed), path)
             # Optimised, an intermediate value may be computed fused and differ from what the quantizer will see.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +12,21 @@ from harness.boards.host_lock import host_lock_folder
 from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset
 from harness.errors import ConfigError
-from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
+from harness.quantize.contract import Artifact, ModelRefused, QuantizeJob, QuantizeLimits, Refusal
 from harness.quantize.outputs import data_of
 from harness.quantize.prepare import prepare_model
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.files import resolve_recipe
 from harness.recipes.recipe import Recipe
+from harness.scratch import scratch_folder
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of one recipe."""
 
-    recipe: Recipe
+    recipe: Recipe | None
+    """``None`` where the model was refused, whatever the recipe."""
     result: Artifact | Refusal
     notices: tuple[str, ...]
 
@@ -37,8 +38,8 @@ class Outcome:
             "message": "",
             "snr_db": self.result.snr_db,
             "artifact": None,
-            "recipe": self.recipe.to_dict(),
-            "label": self.recipe.label,
+            "recipe": self.recipe.to_dict() if self.recipe else None,
+            "label": self.recipe.label if self.recipe else None,
             "notices": list(self.notices),
         }
         if isinstance(self.result, Refusal):
@@ -66,12 +67,15 @@ def quantize_once(
     """Prepares ``model``, makes the artifact and writes it with its recipe into the folder ``out``.
 
     ``calibration`` is a data specification, ``recipe`` a file or ``preset:NAME[#k]``. The files are called
-    ``<model>_quant_<precision>_<identity8>``. Raises ModelError, DataError, ConfigError.
+    ``<model>_quant_<precision>_<identity8>``. A model that cannot be quantized at all (already quantized, say) is a
+    refusal too; one that cannot be read raises ModelError. Raises DataError, ConfigError.
     """
     _check_folder(out)
-    with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
-        scratch = Path(folder)
-        prepared = prepare_model(model, scratch / "float.onnx", set_dims)
+    with scratch_folder() as scratch:
+        try:
+            prepared = prepare_model(model, scratch / "float.onnx", set_dims)
+        except ModelRefused as error:
+            return Outcome(None, Refusal(error.cause, str(error)), ())
         chosen = resolve_recipe(recipe, prepared.facts)
         declared = Preprocess.load(preprocess) if preprocess else None
         dataset = open_dataset(calibration, prepared.inputs, declared)

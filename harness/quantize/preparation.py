@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto
 
 from harness.errors import ModelError
 from harness.quantize import graph as graphs
+from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.model_file import INLINE_LIMIT_BYTES, load_model, model_bytes, save_model
 from harness.quantize.passes.constants import constants_to_initializers, fill_blanks
 from harness.quantize.passes.gemm import normalise_gemms
@@ -34,6 +35,7 @@ from harness.quantize.sessions import open_session, random_feeds, run_by_name
 from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
 from harness.quantize.snr import snr_db
 from harness.recipes.facts import ModelFacts
+from harness.scratch import scratch_prefix
 
 MIN_OPSET = 13
 """First opset whose QuantizeLinear and DequantizeLinear have an axis (per-channel weights)."""
@@ -71,7 +73,7 @@ def prepare(
     work.notices += _constant_inputs(work.model)
     work.notices += fix_dims(work.model, set_dims, path)
     if work.model.functions:
-        work.model = onnx.inliner.inline_local_functions(work.model)
+        work.model = _inlined(work)
     fill_blanks(work.model)
     graphs.name_nodes(work.model)
     phase("loading the float model")
@@ -110,26 +112,39 @@ def facts_of(model: ModelProto) -> ModelFacts:
 def _check_inputs(work: _Work) -> None:
     inputs = model_inputs(work.model)
     if not inputs:
-        raise ModelError("the model has no inputs: there is nothing to calibrate or to time", where=work.path)
+        message = "the model has no inputs: there is nothing to calibrate or to time"
+        raise ModelRefused(message, cause=Cause.UNSUPPORTED, where=work.path)
     for value in inputs:
         if not value.type.HasField("tensor_type"):
             kind = value.type.WhichOneof("value") or "nothing"
-            raise ModelError(f"input {value.name!r} is a {kind}; only tensors can be fed", where=work.path)
+            message = f"input {value.name!r} is a {kind}; only tensors can be fed"
+            raise ModelRefused(message, cause=Cause.UNSUPPORTED, where=work.path)
         if value.type.tensor_type.elem_type == TensorProto.STRING:
-            raise ModelError(f"input {value.name!r} holds strings; only numbers can be fed", where=work.path)
+            message = f"input {value.name!r} holds strings; only numbers can be fed"
+            raise ModelRefused(message, cause=Cause.UNSUPPORTED, where=work.path)
         if not value.type.tensor_type.HasField("shape"):
-            raise ModelError(f"input {value.name!r} has no shape; export the model with one", where=work.path)
+            message = f"input {value.name!r} has no shape; export the model with one"
+            raise ModelRefused(message, cause=Cause.UNSUPPORTED, where=work.path)
 
 
 def _check_float(work: _Work) -> None:
     found = graphs.quantization_found(work.model)
     if found:
         listed = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
-        raise ModelError(
+        raise ModelRefused(
             f"the model is already quantized: it has {listed}",
+            cause=Cause.ALREADY_QUANTIZED,
             where=work.path,
-            hint="give the float model; to measure this one beside ours, use --add-candidate",
+            hint=f"give the float model; this one can be measured as it is: boardtune measure {work.path}",
         )
+
+
+def _inlined(work: _Work) -> ModelProto:
+    try:
+        return onnx.inliner.inline_local_functions(work.model)
+    except Exception as error:
+        # The library says what is wrong with the functions by whatever exception it has.
+        raise ModelError(f"its local functions cannot be inlined: {error}", where=work.path) from error
 
 
 def _constant_inputs(model: ModelProto) -> list[str]:
@@ -173,7 +188,8 @@ def _widen(work: _Work, transform: bool, phase: Phase) -> None:
         return
     try:
         widened = widen(work.model)
-        open_session(_runnable(widened, Path()), "disabled")
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
+            open_session(_runnable(widened, Path(folder)), "disabled")
     except Exception as error:
         work.notices.append(f"the model stays in {' and '.join(kinds)}: {str(error).strip().splitlines()[0]}")
         return
@@ -190,10 +206,11 @@ def _widen(work: _Work, transform: bool, phase: Phase) -> None:
 
 def _check_loads(work: _Work) -> None:
     try:
-        with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
             open_session(_runnable(work.model, Path(folder)), "disabled")
     except Exception as error:
-        raise ModelError(_load_message(work.model, str(error)), where=work.path) from error
+        message = _load_message(work.model, str(error))
+        raise ModelRefused(message, cause=Cause.DOES_NOT_LOAD, where=work.path) from error
 
 
 def _load_message(model: ModelProto, text: str) -> str:
@@ -281,7 +298,7 @@ def _to_min_opset(model: ModelProto) -> ModelProto:
 def _optimized(model: ModelProto) -> ModelProto:
     """Constants folded, batch norm folded, no-ops removed: ONNX Runtime's hardware-independent level, as its
     ``quant_pre_process`` applies."""
-    with tempfile.TemporaryDirectory(prefix="boardtune-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         path = Path(folder) / "optimized.onnx"
         open_session(bytes(model.SerializeToString()), "basic", path)
         return onnx.load(path)

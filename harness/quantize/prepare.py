@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from harness.errors import ModelError
+from harness.quantize.contract import Cause, ModelRefused
 from harness.recipes.facts import ModelFacts
 from harness.tensors import TensorSpec
 
@@ -50,7 +51,8 @@ def prepare_model(
     done in a child process, since ONNX Runtime can crash on a model; if the optional steps crash, they are left out.
     The same model gives the same bytes.
 
-    Raises ModelError naming the file and the way out.
+    Raises ModelError naming the file and the way out (:class:`~harness.quantize.contract.ModelRefused` where the file
+    is well, but nothing can be quantized), and ``RuntimeError`` on a defect of the preparation itself.
     """
     if out.resolve() == model.resolve():
         raise ModelError("the prepared model would overwrite the model itself", where=model)
@@ -58,8 +60,9 @@ def prepare_model(
     reply = _child(request, timeout_s)
     if "died" in reply and reply["phase"] not in ("reading the model", "loading the float model"):
         if reply["phase"] == "running the float model":
-            raise ModelError(
+            raise ModelRefused(
                 f"ONNX Runtime dies ({reply['died']}) when it runs this float model: it cannot be used",
+                cause=Cause.CRASHED,
                 where=model,
                 hint="check that every node's outputs are connected or left out as its operator allows",
             )
@@ -70,6 +73,12 @@ def prepare_model(
             reply["prepared"]["notices"].append(left_out)
     if "died" in reply:
         raise ModelError(f"the process {reply['phase']} died ({reply['died']}): it cannot be used", where=model)
+    if "internal" in reply:
+        defect = RuntimeError(f"preparing {model}: {reply['internal']}")
+        defect.add_note(reply["trace"])
+        raise defect
+    if "cause" in reply.get("error", ()):
+        raise ModelRefused(**{**reply["error"], "cause": Cause(reply["error"]["cause"])})
     if "error" in reply:
         raise ModelError(**reply["error"])
     return _PREPARED.validate_python(reply["prepared"])

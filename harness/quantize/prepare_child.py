@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ModelError
+from harness.quantize.contract import ModelRefused
 from harness.quantize.identity import identity_of
 from harness.quantize.preparation import facts_of, prepare
 from harness.quantize.shapes import model_inputs, tensor_specs
@@ -33,12 +34,15 @@ def main() -> int:
             path, out, request["set_dims"], transform=request["transform"], phase=lambda name: send({"phase": name})
         )
     except ModelError as error:
-        send({"error": {"message": error.message, "hint": error.hint, "where": error.where}})
+        cause = {"cause": str(error.cause)} if isinstance(error, ModelRefused) else {}
+        send({"error": {"message": error.message, "hint": error.hint, "where": error.where, **cause}})
+        return 0
+    except (OSError, MemoryError) as error:
+        message = f"cannot be prepared on this host: {str(error) or 'not enough memory'}"
+        send({"error": {"message": message, "where": str(path)}})
         return 0
     except Exception as error:
-        # What no step foresaw is still about this model, and its owner should see it.
-        traceback.print_exc()
-        send({"error": {"message": f"cannot be prepared: {type(error).__name__}: {error}", "where": str(path)}})
+        send({"internal": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
         return 0
     facts = facts_of(model)
     prepared = {
