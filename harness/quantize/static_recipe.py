@@ -24,6 +24,7 @@ from harness.quantize.algorithms.layers import (
 )
 from harness.quantize.algorithms.rounding import rounded
 from harness.quantize.calibrate import Subject, calibrated, ranges
+from harness.quantize.float_nodes import float_notices, nodes_left_in_float
 from harness.quantize.made_weights import MadeWeights, input_quantizer, read_weights, write_weights
 from harness.quantize.ranges import Range
 from harness.quantize.static import quantizable_types, quantize_static
@@ -92,6 +93,8 @@ def make_static(
     chosen = ranges(subject, recipe, statistics)
     if recipe.align_scales:
         chosen = aligned_ranges(model, chosen, recipe.align_scales, excluded)
+    left = nodes_left_in_float(model, recipe, statistics, quantizable_types(recipe))
+    notices += float_notices(model, {name: reason for name, reason in left.items() if name not in excluded})
     inputs = _Inputs(recipe, chosen, statistics, excluded)
     notices += calibration_notices(statistics)
     if recipe.rounding == "nearest" and not recipe.bias_correction:
