@@ -72,8 +72,12 @@ def make_static(
     notices: list[str] = []
     if recipe.equalize:
         phase("equalizing layers")
-        if equalization.equalize(model):
-            subject = subject.changed(f"equalize {equalization.VERSION}")
+        # Only a Clip's bound asks what activations reach.
+        clipped = any(node.op_type == "Clip" for node in model.graph.node)
+        known = calibrated(subject, recipe.calibration.samples, breathe) if clipped else None
+        if equalization.equalize(model, known):
+            samples = recipe.calibration.samples if clipped else "any"
+            subject = subject.changed(f"equalize {equalization.VERSION} {samples}")
         else:
             notices.append("cross-layer equalization found no pair of layers to even out")
     if recipe.smooth_alpha is not None:

@@ -85,8 +85,9 @@ def _selection(source: ParameterSource, facts: ModelFacts) -> tuple[str, ...]:
     return facts.weighted if only_weighted else ()
 
 
-_EVENABLE = ("LeakyRelu", "PRelu", "Relu")
-"""Activations that keep scales: between two layers they let their weights be evened out."""
+_EVENABLE = ("Clip", "LeakyRelu", "PRelu", "Relu")
+"""Activations that keep scales (Clip as far as its bound is not reached): between two layers they let their weights be
+evened out."""
 
 
 def _can_equalize(facts: ModelFacts) -> bool:

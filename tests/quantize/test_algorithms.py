@@ -16,7 +16,7 @@ from quantize_models import Array, model_of, weights, write
 
 from harness.quantize.algorithms.align import aligned_ranges
 from harness.quantize.algorithms.clip import clipped_rows
-from harness.quantize.algorithms.equalize import equalize
+from harness.quantize.algorithms.equalize import HEADROOM, equalize
 from harness.quantize.algorithms.gram import Moments, gather_moments
 from harness.quantize.algorithms.layers import Layer, linear_layers
 from harness.quantize.algorithms.regions import UnknownTensorError, nodes_after, nodes_before, nodes_between
@@ -143,6 +143,38 @@ def test_equalization_stops_at_what_does_not_scale() -> None:
         helper.make_node("Conv", ["s", "b"], ["y"], "two"),
     ]
     assert equalize(model_of(nodes, constants, {"x": [1, 3, 4, 4]}, {"y": [1, 5, 4, 4]})) == 0
+
+
+def test_equalization_under_a_bound_changes_nothing_on_the_samples_seen() -> None:
+    spread = np.logspace(-2, 1, 8, dtype=np.float32)
+    constants = {
+        "a": weights(1, 8, 3, 1, 1) * spread[:, None, None, None], "b": weights(2, 5, 8, 1, 1),
+        "zero": np.float32(0), "six": np.float32(6),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c"], "one"),
+        helper.make_node("Clip", ["c", "zero", "six"], ["r"], "clip"),
+        helper.make_node("Conv", ["r", "b"], ["y"], "two"),
+    ]
+    model = model_of(nodes, constants, {"x": [1, 3, 6, 6]}, {"y": [1, 5, 6, 6]})  # type: ignore[arg-type]
+    model = onnx.shape_inference.infer_shapes(model)
+    feeds = feeds_of(model, 10)
+    expected, before = outputs(model, feeds), copied(model)
+    statistics = collect(model, ["c"], feeds)
+    channels = statistics["c"].channels
+    assert channels is not None
+    saturated = channels.highest * HEADROOM > 6.0
+    assert 0 < saturated.sum() < 8
+    assert equalize(model) == 0, "unknown what the bound cuts off"
+    assert equalize(model, statistics) == 1
+    for got, wanted in zip(outputs(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    was, now = layer(before, "one").output_magnitudes(), layer(model, "one").output_magnitudes()
+    np.testing.assert_array_equal(was[saturated], now[saturated])
+    assert np.ptp(np.log(now[~saturated])) < np.ptp(np.log(was[~saturated]))
+    after = collect(model, ["c"], feeds)["c"].channels
+    assert after is not None
+    assert (after.highest[~saturated] <= 6.0).all()
 
 
 # SmoothQuant.

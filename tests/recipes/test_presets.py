@@ -108,13 +108,13 @@ def test_grid_finds_all_of_standard() -> None:
     assert sampled <= set(recipes)
     # By hand: float16, and static: 3 eight-bit types × 2 formats + 1 sixteen-bit, × granularity × symmetry
     # × (3 methods + 3 percentiles) × operators × corrections; uint8 weights etc. are all different recipes.
-    assert space.size == 1 + (3 * 2 + 1) * 2 * 2 * 6 * 2 * 4
+    assert space.size == 1 + (3 * 2 + 1) * 2 * 2 * 6 * 2 * 5
 
 
 @pytest.mark.parametrize(
     ("facts", "offered", "never"),
     [
-        (CONV, {"rounding", "bias_correction"}, {"equalize", "smooth_alpha", "smooth"}),
+        (CONV, {"rounding", "bias_correction", "equalize"}, {"smooth_alpha", "smooth"}),
         (ModelFacts(op_types={"Conv": 3, "Relu": 2}), {"equalize", "rounding"}, {"smooth_alpha", "align_scales"}),
         (
             ModelFacts(op_types={"Add": 2, "MatMul": 4, "LayerNormalization": 2}, matmul_weights=4),

@@ -7,16 +7,28 @@ Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Corre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from onnx import ModelProto, NodeProto
 
-from harness.quantize.algorithms.layers import FloatArray, Layer, consumers, linear_layers, owned_biases, set_constant
+from harness.quantize.algorithms.layers import (
+    FloatArray,
+    Layer,
+    constant,
+    consumers,
+    linear_layers,
+    owned_biases,
+    set_constant,
+)
+from harness.quantize.statistics import ActivationStatistics
 
-VERSION = 1
+VERSION = 2
 ROUNDS = 20
 """Passes over all pairs; each pair disturbs its neighbours' balance, less every time."""
+HEADROOM = 1.25
+"""Of calibrated maxima under a Clip's bound: other samples reach further."""
 _ENOUGH = 1e-3
 """Largest change of a factor in a pass at which to stop."""
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout"})
@@ -25,18 +37,35 @@ _SPATIAL = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxP
 """Homogeneous as well, and they leave channels where they are."""
 
 
-def equalize(model: ModelProto) -> int:
-    """Equalizes every pair of layers in place; returns how many pairs there were."""
+@dataclass(eq=False)
+class _Pair:
+    """Layers of which the second reads nothing but the first."""
+
+    first: str
+    second: str
+    largest: npt.NDArray[np.float64]
+    """How far each channel may grow in all, [channels]; 1 where it may not change at all."""
+    fixed: npt.NDArray[np.bool_]
+    grown: npt.NDArray[np.float64]
+    """By how much each channel has grown."""
+
+
+def equalize(model: ModelProto, statistics: Mapping[str, ActivationStatistics] | None = None) -> int:
+    """Equalizes every pair of layers in place; returns how many pairs there were.
+
+    With ``statistics`` also through Clip from 0 on (ReLU6): those channels that stayed below its upper bound by
+    :data:`HEADROOM`, and as far as they still do. Without, and for channels that reach the bound, nothing is changed.
+    """
     layers = {layer.node.name or layer.output: layer for layer in linear_layers(model)}
     biases = owned_biases(model, list(layers.values()))
-    pairs = list(_pairs(model, layers, biases))
+    pairs = list(_pairs(model, layers, biases, statistics or {}))
     for _ in range(ROUNDS):
         change = 0.0
-        for first, second in pairs:
-            change = max(change, _balance(layers, biases, first, second))
+        for pair in pairs:
+            change = max(change, _balance(layers, biases, pair))
         if change < _ENOUGH:
             break
-    for name in {name for pair in pairs for name in pair}:
+    for name in {name for pair in pairs for name in (pair.first, pair.second)}:
         layer = layers[name]
         set_constant(model.graph, layer.name, layer.weights)
         if layer.bias in biases:
@@ -45,27 +74,52 @@ def equalize(model: ModelProto) -> int:
 
 
 def _pairs(
-    model: ModelProto, layers: Mapping[str, Layer], biases: Mapping[str, FloatArray]
-) -> Iterator[tuple[str, str]]:
-    """Keys of layers of which the second reads nothing but the first, through operators that keep scales."""
+    model: ModelProto,
+    layers: Mapping[str, Layer],
+    biases: Mapping[str, FloatArray],
+    statistics: Mapping[str, ActivationStatistics],
+) -> Iterator[_Pair]:
     readers = consumers(model)
     by_node = {id(layer.node): key for key, layer in layers.items()}
     for key, layer in layers.items():
         if layer.bias and layer.bias not in biases:
             continue
         tensor, vector = layer.output, layer.node.op_type != "Conv"
+        largest = np.full(layer.outputs, np.inf)
         while len(readers.get(tensor, ())) == 1:
             node = readers[tensor][0]
             after = by_node.get(id(node))
             if after is not None and tensor == layers[after].input:
                 if _fits(layer, layers[after], vector):
-                    yield key, after
+                    yield _Pair(key, after, largest, largest < 1.0, np.ones(layer.outputs))
                 break
-            if not _keeps_scales(node, tensor):
+            if node.op_type == "Clip" and node.input[0] == tensor:
+                room = _room_under_clip(model, layer, node, statistics)
+                if room is None:
+                    break
+                largest = np.minimum(largest, room)
+            elif not _keeps_scales(node, tensor):
                 break
             # Flattened, a channel is as many inputs of the next layer as it has places: only one place is simple.
             vector = vector or node.op_type.startswith("Global")
             tensor = str(node.output[0])
+
+
+def _room_under_clip(
+    model: ModelProto, layer: Layer, node: NodeProto, statistics: Mapping[str, ActivationStatistics]
+) -> npt.NDArray[np.float64] | None:
+    """How far each channel can grow before it reaches the upper bound; ``None`` unless the lower bound is 0 and both
+    the upper one and the channels are known."""
+    bounds = [constant(model.graph, name) if name else None for name in (*node.input, "", "")[1:3]]
+    stats = statistics.get(layer.output)
+    channels = stats.channels if stats else None
+    low, high = bounds
+    if low is None or high is None or low.size != 1 or high.size != 1 or float(low.ravel()[0]) != 0.0:
+        return None
+    if channels is None or len(channels.highest) != layer.outputs or not np.isfinite(channels.highest).all():
+        return None
+    reached = np.maximum(channels.highest.astype(np.float64), 1e-30)
+    return np.asarray(float(high.ravel()[0]) / (HEADROOM * reached))
 
 
 def _keeps_scales(node: NodeProto, tensor: str) -> bool:
@@ -83,15 +137,17 @@ def _fits(first: Layer, second: Layer, vector: bool) -> bool:
     return vector if second.node.op_type != "Conv" else first.node.op_type == "Conv"
 
 
-def _balance(layers: dict[str, Layer], biases: dict[str, FloatArray], first: str, second: str) -> float:
+def _balance(layers: dict[str, Layer], biases: dict[str, FloatArray], pair: _Pair) -> float:
     """Scales one pair; returns the largest relative change."""
-    one, two = layers[first], layers[second]
+    one, two = layers[pair.first], layers[pair.second]
     out, into = one.output_magnitudes().astype(np.float64), two.input_magnitudes().astype(np.float64)
     usable = (out > 0.0) & (into > 0.0) & np.isfinite(out) & np.isfinite(into)
     # Powers of two would be exact, but these are as good as float32 can tell.
     factor = np.where(usable, np.sqrt(np.where(usable, into, 1.0) / np.where(usable, out, 1.0)), 1.0)
-    layers[first] = replace(one, weights=one.scaled_outputs(factor))
-    layers[second] = replace(two, weights=two.scaled_inputs(1.0 / factor))
+    factor = np.where(pair.fixed, 1.0, np.minimum(factor, pair.largest / pair.grown))
+    pair.grown = pair.grown * factor
+    layers[pair.first] = replace(one, weights=one.scaled_outputs(factor))
+    layers[pair.second] = replace(two, weights=two.scaled_inputs(1.0 / factor))
     if one.bias in biases:
         biases[one.bias] = np.asarray(biases[one.bias] * factor, dtype=np.float32)
     return float(np.abs(np.log(factor)).max(initial=0.0))
