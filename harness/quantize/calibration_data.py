@@ -82,7 +82,10 @@ class CalibrationSet:
     def _slice(self, spec: TensorSpec, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.generic]:
         array = self._arrays[spec.name]
         block = array[rows] if array.ndim == len(spec.shape) else array[rows[0]]
-        return np.ascontiguousarray(block, dtype=np.dtype(spec.dtype))
+        made = np.ascontiguousarray(block, dtype=np.dtype(spec.dtype))
+        if np.issubdtype(made.dtype, np.floating):
+            _check_finite(spec.name, made, rows if array.ndim == len(spec.shape) else rows[:1])
+        return made
 
     def _batch_size(self) -> int:
         sizes = {
@@ -103,6 +106,22 @@ class CalibrationSet:
                 f"calibration array {spec.name!r} has samples of shape {list(got)}, the model's input takes "
                 f"{list(wanted)}"
             )
+
+
+def _check_finite(name: str, block: npt.NDArray[np.generic], rows: npt.NDArray[np.intp]) -> None:
+    """Raises DataError for values that are NaN or infinite, except in a mask: minus infinity and one other value."""
+    finite = np.isfinite(block)
+    if finite.all():
+        return
+    bad = block[~finite]
+    if np.isneginf(bad).all() and np.unique(block[finite]).size <= 1:
+        return
+    place = int(np.argwhere(~finite)[0][0]) if len(rows) > 1 else 0
+    raise DataError(
+        f"calibration array {name!r} has values that are NaN or infinite, {bad.size} of {block.size} in sample "
+        f"{int(rows[place])} and those fed with it",
+        hint="repair that sample or leave it out",
+    )
 
 
 def nested_order(count: int) -> npt.NDArray[np.intp]:

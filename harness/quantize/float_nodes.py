@@ -12,13 +12,14 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from harness.quantize.graph import captured_names, initializers_of, subgraphs
 from harness.quantize.passes.masks import mask_tensors
 from harness.quantize.statistics import ActivationStatistics
+from harness.recipes.facts import WEIGHTED_OPERATORS
 from harness.recipes.recipe import Recipe
 
 MASK = "mask values (infinite or huge) in its operands"
 UNSEEN = "tensors that calibration saw no values of"
 COMPUTED_BIAS = "a computed bias"
 NOT_REMOVABLE = "an activation that its input's range cannot stand for"
-HUGE_WEIGHT = "weights that are not finite"
+NOT_FINITE = "weights that are not finite"
 UNEVEN = "scales of very different size in a batch normalization"
 _UNEVEN_RATIO = 16.0
 """Of largest to smallest scale: more, and one 8-bit step for all takes over 6 % of the smallest."""
@@ -39,8 +40,8 @@ def nodes_left_in_float(
     floats = _float_tensors(model)
     bad = {name for name, tensor in constants.items() if _not_finite(tensor)}
     rules: list[tuple[str, Callable[[NodeProto], bool]]] = [
+        (NOT_FINITE, lambda node: node.op_type in WEIGHTED_OPERATORS and bool(bad.intersection(node.input))),
         (MASK, lambda node: bool(masks.intersection(node.input) or masks.intersection(node.output))),
-        (HUGE_WEIGHT, lambda node: bool(bad.intersection(node.input))),
         (UNSEEN, lambda node: any(_unseen(n, floats, constants, statistics) for n in (*node.input, *node.output))),
         (UNEVEN, lambda node: _uneven(node, constants)),
         (NOT_REMOVABLE, _removal_rule(model, recipe, constants)),
