@@ -75,7 +75,12 @@ def _xint8_like(facts: ModelFacts) -> Space:
     methods = (Calibration("mse"), Calibration("minmax"), Calibration("percentile", 99.99), Calibration("entropy"))
     per_tensor = [base.with_changes(calibration=method) for method in methods]
     per_channel = [recipe.with_changes(granularity="per_channel") for recipe in per_tensor[:2]]
-    return listed_space("xint8-like", [FLOAT32, *per_tensor, *per_channel])
+    corrected = []
+    if facts.weighted:
+        evened = {"equalize": _can_equalize(facts), "bias_correction": True}
+        corrected = [base.with_changes(calibration=Calibration("mse"), **evened)]
+        corrected.append(corrected[0].with_changes(rounding="adaround"))
+    return listed_space("xint8-like", [FLOAT32, *per_tensor, *corrected, *per_channel])
 
 
 def _selection(source: ParameterSource, facts: ModelFacts) -> tuple[str, ...]:
