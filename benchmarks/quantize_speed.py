@@ -4,7 +4,7 @@ Both make the same twelve static recipes (min-max, two percentiles, entropy; thr
 prepared model with the same 64 calibration samples, in turn, round after round. Ours starts each round with an empty
 cache, and its time includes acceptance: loading what was made, running it and comparing it with float, which the peer
 does not do. The peer gets all processors (ONNX Runtime's default), the prepared model, symbolic shape inference
-skipped; ours one thread in each of ``--workers`` workers. Memory is the highest resident size of the process that
+skipped; ours one thread in each of ``--workers`` workers (two, as in a search). Memory is the highest resident size of the process that
 quantizes, above what it held after its imports.
 
 Figures: trials per hour at least 5 times the peer's, peak memory at most a quarter.
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["depthwise96", "fashion_mnist"],
                         help="depthwiseSIZE or fashion_mnist")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2, help="as many as a search starts")
     parser.add_argument("--side", choices=("ours", "peer"), help=argparse.SUPPRESS)
     parser.add_argument("files", nargs="*", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
