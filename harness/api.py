@@ -74,8 +74,9 @@ def measure_model(
         options: further fields of :class:`~harness.controller.measuring.MeasureJob`: ``data``, ``reference``,
             ``preprocess``, ``set_dim``, ``metrics``, ``batch``, ``pipeline``, ``effort``, ``seed``.
 
-    Raises :class:`~harness.errors.ConfigError` and its kinds before a board is touched,
-    :class:`~device_agents.contract.AgentError` where a board or the model on it fails.
+    A board that fails does not keep the others from measuring: it is in ``failures``, with its
+    :class:`~device_agents.contract.AgentError`, and not in ``results``. Raises :class:`~harness.errors.ConfigError` and
+    its kinds before a board is touched.
     """
     return measure(MeasureJob(model=Path(model), boards=boards, **options), tell=tell)
 

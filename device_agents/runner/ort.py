@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import tempfile
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -189,16 +190,22 @@ def kernel_times(events: Sequence[Mapping[str, Any]]) -> List[KernelTime]:
     return out
 
 
+def _plain(error: BaseException) -> str:
+    """ONNX Runtime's text without its codes and the names of our files, which help nobody."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
+    return re.sub(r"Load model from \S+ failed:\s*", "", text) or type(error).__name__
+
+
 def classify(error: BaseException, phase: str) -> Tuple[str, str]:
     """What an exception of ONNX Runtime means, by its text: its Python classes differ between versions."""
     text = "{}: {}".format(type(error).__name__, error)
     low = text.lower()
     if isinstance(error, MemoryError) or any(sign in low for sign in _OUT_OF_MEMORY):
-        return "OutOfMemory", "the runtime ran out of memory: {}".format(error or type(error).__name__)
+        return "OutOfMemory", "the runtime ran out of memory: {}".format(_plain(error))
     if any(sign in low for sign in _UNSUPPORTED) or type(error).__name__ == "NotImplemented":
-        return "UnsupportedOperator", "the runtime has no implementation of an operator: {}".format(error)
+        return "UnsupportedOperator", "the runtime has no implementation of an operator: {}".format(_plain(error))
     if phase == "run":
         if any(sign in low for sign in _BAD_INPUT):
-            return "BadData", "the runtime refused the inputs: {}".format(error)
-        return "ModelRejected", "the runtime failed while executing the model: {}".format(error)
-    return "ModelRejected", "the runtime refused the model: {}".format(error)
+            return "BadData", "the runtime refused the inputs: {}".format(_plain(error))
+        return "ModelRejected", "the runtime failed while executing the model: {}".format(_plain(error))
+    return "ModelRejected", "the runtime refused the model: {}".format(_plain(error))

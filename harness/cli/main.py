@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code."""
-    from device_agents.contract import AgentError, DeviceCrash, ModelRejected, OutOfMemory
+    from device_agents.contract import AgentError
+    from harness.cli.exit_codes import exit_code_of
 
     try:
         result = cli.main(args=list(arguments), prog_name="boardtune", standalone_mode=False)
@@ -74,13 +75,9 @@ def run(arguments: Sequence[str]) -> int:
     except BoardtuneError as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
-    except (ModelRejected, OutOfMemory, DeviceCrash) as error:
-        # The board is well; it is this model that cannot be had there.
-        click.echo(f"error: {error}", err=True)
-        return ExitCode.NO_FEASIBLE_CANDIDATE
     except AgentError as error:
         click.echo(f"error: {error}", err=True)
-        return ExitCode.BOARD_UNAVAILABLE
+        return exit_code_of(error)
     except BrokenPipeError:
         # Whoever reads our output has gone (`boardtune … | head`); do not complain while exiting.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,8 +7,10 @@ from typing import get_args
 
 import click
 
+from device_agents.contract import AgentError
 from harness.cli.common import json_option, preprocess_option, print_json, set_dim_option
-from harness.errors import ConfigError, ExitCode
+from harness.cli.exit_codes import exit_code_of, worst
+from harness.errors import BoardtuneError, ConfigError, ExitCode
 from harness.plan import Effort
 from harness.quantize.shapes import parse_set_dims
 from harness.report.wording import metric_name
@@ -61,7 +63,8 @@ def command(
     set_dim: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Measure one MODEL, float or quantized, on boards, by the full protocol."""
+    """Measure one MODEL, float or quantized, on boards, by the full protocol. With --json, a board that failed is null,
+    and the error is on stderr."""
     from harness.controller.measuring import MeasureJob, measure
     from harness.controller.outcome import board_json
 
@@ -83,13 +86,28 @@ def command(
     )
     measured = measure(job, tell=lambda message: click.echo(f"note: {message}", err=True))
     if as_json:
-        print_json({name: board_json(result) for name, result in measured.results.items()})
+        names = dict.fromkeys(job.boards)
+        print_json({n: board_json(measured.results[n]) if n in measured.results else None for n in names})
     else:
         for name, result in measured.results.items():
             for line in lines_of(name, result):
                 click.echo(line)
-    invalid = any(result.verdict == "invalid" for result in measured.results.values())
-    return int(ExitCode.MEASUREMENTS_INVALID if invalid else ExitCode.OK)
+    codes = [exit_code_of(error) for error in measured.failures.values()]
+    for name, error in measured.failures.items():
+        click.echo(f"error: {failure_text(name, error)}", err=True)
+    if any(result.verdict == "invalid" for result in measured.results.values()):
+        codes.append(ExitCode.MEASUREMENTS_INVALID)
+    return int(worst(codes))
+
+
+def failure_text(board: str, error: Exception) -> str:
+    """One board's failure; names the board, as several are measured."""
+    if isinstance(error, AgentError):
+        hint = f"\n  {error.hint}" if error.hint else ""
+        return f"board {board!r}: {error.message}{hint}"
+    if isinstance(error, BoardtuneError):
+        return f"board {board!r}: {error}"
+    return f"board {board!r}: internal error: {type(error).__name__}: {error}"
 
 
 def lines_of(name: str, result: BoardResult) -> list[str]:

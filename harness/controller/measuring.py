@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from device_agents.contract import Agent, Pipeline
+from device_agents.contract import Agent, AgentError, ModelRejected, Pipeline
 from harness.boards.agents import open_agent
 from harness.boards.host_lock import host_lock
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
-from harness.controller.board_session import BoardSession, MeasureRequest, Scoring
+from harness.controller.board_session import BoardSession, MeasureOutcome, MeasureRequest, Scoring
 from harness.controller.evaluation import EvaluationPart, sha256_file
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.preparation import accuracy_bounds, read_preprocess, run_on_host
@@ -20,15 +21,19 @@ from harness.data.dataset import Dataset
 from harness.data.metrics import resolve_metrics
 from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset, random_dataset
-from harness.errors import ConfigError
+from harness.errors import BoardtuneError, ConfigError, ModelError
 from harness.plan import Effort
+from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
 from harness.quantize.model_file import load_model, save_model
+from harness.quantize.prepare import check_loads
 from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
 from harness.results import ArtifactInfo, BoardResult
 from harness.scratch import scratch_folder
 from harness.search.constraints import Constraints
 from harness.tensors import TensorSpec
+
+log = logging.getLogger(__name__)
 
 RANDOM_SAMPLES = 8
 """Inputs made up where none are given; timing cycles through them."""
@@ -56,9 +61,13 @@ class MeasureJob:
 @dataclass(frozen=True, eq=False)
 class Measured:
     results: Mapping[str, BoardResult]
+    """Of the boards that measured it."""
     notices: tuple[str, ...]
     records: Mapping[str, Mapping[str, Any]]
     """Board -> the measurement's record, blocks and all."""
+    failures: Mapping[str, Exception] = field(default_factory=dict)
+    """Board -> why it has no result: an :class:`AgentError`, or a :class:`BoardtuneError` about its file or the model
+    there; anything else is a defect."""
 
 
 def measure(
@@ -67,8 +76,10 @@ def measure(
     tell: Callable[[str], None] = lambda message: None,
     agent_factory: Callable[[Board], Agent] = open_agent,
 ) -> Measured:
-    """Measures on one board after the other. Raises ConfigError/ModelError/DataError before a board is touched,
-    :class:`AgentError` where a board or the model on it fails."""
+    """Measures on one board after the other; what fails on one does not keep the others from measuring.
+
+    Raises ConfigError/ModelError/DataError before a board is touched.
+    """
     registry = load_registry()
     boards = [registry.get(name) for name in dict.fromkeys(job.boards)]
     with scratch_folder() as folder:
@@ -80,30 +91,58 @@ def measure(
         pipeline = _pipeline(job, preprocess, inputs, dataset)
         info = ArtifactInfo(sha256_file(model), identity(model), model.stat().st_size)
         policy = MeasurementPolicy(job.seed, job.effort, {board.name: board.noise for board in boards})
+        unloadable = _unloadable(job.model)
+        if unloadable is not None:
+            notices.append(f"{unloadable.message}; a board with another runtime may still load it")
         for notice in notices:
             tell(notice)
-        results: dict[str, BoardResult] = {}
-        records: dict[str, Mapping[str, Any]] = {}
+        outcomes: dict[str, MeasureOutcome] = {}
+        failures: dict[str, Exception] = {}
         for board in boards:
-            session = BoardSession(board, clock_lock=host_lock().clock, agent_factory=agent_factory)
+            request = MeasureRequest(
+                model=model,
+                artifact=info,
+                settings=policy.final(0, board.name),
+                part=part,
+                scoring=scoring,
+                is_float=job.reference is None,
+                batch=job.batch,
+                pipeline=pipeline,
+            )
             try:
-                session.open()
-                request = MeasureRequest(
-                    model=model,
-                    artifact=info,
-                    settings=policy.final(0, board.name),
-                    part=part,
-                    scoring=scoring,
-                    is_float=job.reference is None,
-                    batch=job.batch,
-                    pipeline=pipeline,
-                )
-                outcome = session.measure(request)
-            finally:
-                session.close()
-            results[board.name] = outcome.result
-            records[board.name] = outcome.record
-        return Measured(results, tuple(notices), records)
+                outcomes[board.name] = _measured(board, request, agent_factory)
+            except ModelRejected as error:
+                failures[board.name] = unloadable or error
+            except Exception as error:
+                if not isinstance(error, AgentError | BoardtuneError):
+                    log.info("measuring on %s", board.name, exc_info=True)
+                failures[board.name] = error
+        return Measured(
+            {name: outcome.result for name, outcome in outcomes.items()},
+            tuple(notices),
+            {name: outcome.record for name, outcome in outcomes.items()},
+            failures,
+        )
+
+
+def _measured(board: Board, request: MeasureRequest, agent_factory: Callable[[Board], Agent]) -> MeasureOutcome:
+    session = BoardSession(board, clock_lock=host_lock().clock, agent_factory=agent_factory)
+    try:
+        session.open()
+        return session.measure(request)
+    finally:
+        session.close()
+
+
+def _unloadable(model: Path) -> ModelError | None:
+    """Why this host cannot load the model, which its runtime says better than most boards; raises the other errors."""
+    try:
+        check_loads(model)
+    except ModelRefused as error:
+        if error.cause != Cause.DOES_NOT_LOAD:
+            raise
+        return error
+    return None
 
 
 def _deployable(

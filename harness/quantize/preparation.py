@@ -93,6 +93,15 @@ def prepare(
     return work.model, tuple(work.notices)
 
 
+def check_loads(path: Path, *, phase: Phase) -> None:
+    """Raises ModelError where ``path``, float or quantized, cannot be fed or loaded on this host."""
+    phase("reading the model")
+    work = _Work(load_model(path), path)
+    _check_inputs(work)
+    phase("loading the model")
+    _check_loads(work)
+
+
 def facts_of(model: ModelProto) -> ModelFacts:
     """Facts for search spaces, of a prepared model."""
     constants = {t.name: t for g in graphs.all_graphs(model.graph) for t in g.initializer}

@@ -71,6 +71,19 @@ def prepare_model(
         reply = _child({**request, "transform": False}, timeout_s)
         if "prepared" in reply:
             reply["prepared"]["notices"].append(left_out)
+    _check(reply, model)
+    return _PREPARED.validate_python(reply["prepared"])
+
+
+def check_loads(model: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Loads ``model``, float or quantized, in a child process on this host.
+
+    Raises ModelError saying why it cannot be loaded; boards with another runtime may differ.
+    """
+    _check(_child({"model": str(model), "out": "", "check": True}, timeout_s), model)
+
+
+def _check(reply: Mapping[str, Any], model: Path) -> None:
     if "died" in reply:
         raise ModelError(f"the process {reply['phase']} died ({reply['died']}): it cannot be used", where=model)
     if "internal" in reply:
@@ -81,7 +94,6 @@ def prepare_model(
         raise ModelRefused(**{**reply["error"], "cause": Cause(reply["error"]["cause"])})
     if "error" in reply:
         raise ModelError(**reply["error"])
-    return _PREPARED.validate_python(reply["prepared"])
 
 
 def _child(request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

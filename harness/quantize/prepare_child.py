@@ -13,7 +13,7 @@ from typing import Any
 from harness.errors import ModelError
 from harness.quantize.contract import ModelRefused
 from harness.quantize.identity import identity_of
-from harness.quantize.preparation import facts_of, prepare
+from harness.quantize.preparation import check_loads, facts_of, prepare
 from harness.quantize.shapes import model_inputs, tensor_specs
 
 
@@ -30,6 +30,10 @@ def main() -> int:
 
     path, out = Path(request["model"]), Path(request["out"])
     try:
+        if request.get("check"):
+            check_loads(path, phase=lambda name: send({"phase": name}))
+            send({"loads": True})
+            return 0
         model, notices = prepare(
             path, out, request["set_dims"], transform=request["transform"], phase=lambda name: send({"phase": name})
         )

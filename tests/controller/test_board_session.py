@@ -10,6 +10,7 @@ from typing import Any
 
 import made_up
 import numpy as np
+import onnx
 import pytest
 from made_up import MadeUpDevice, board, session_on
 
@@ -28,6 +29,7 @@ from harness.boards.schema import Limits
 from harness.controller.board_session import BoardSession, MeasureRequest, board_constraints
 from harness.controller.measuring import MeasureJob, measure
 from harness.controller.preparation import Prepared, prepare
+from harness.errors import ConfigError
 from harness.measure.settings import settings_for
 from harness.results import ArtifactInfo
 from harness.search.constraints import Constraints
@@ -321,6 +323,43 @@ class TestMeasureCommandsWork:
     def test_the_board_is_let_go_after_a_failure(self, tmp_path: Path) -> None:
         device = MadeUpDevice(faults={"load": [ModelRejected("no such operator")]})
         plan = made_up.tiny_plan(tmp_path / "data")
-        with pytest.raises(ModelRejected):
-            measure(MeasureJob(plan.model, ["alpha"]), agent_factory=lambda _: device)
+        measured = measure(MeasureJob(plan.model, ["alpha"]), agent_factory=lambda _: device)
+        assert measured.results == {}
+        assert isinstance(measured.failures["alpha"], ModelRejected)
         assert device.calls[-1] == "close"
+
+    @pytest.mark.parametrize(
+        "fault",
+        [LinkError("unplugged"), ModelRejected("no such operator"), ConfigError("no key"), KeyError("a defect")],
+    )
+    @pytest.mark.parametrize("failing", ["alpha", "beta"])
+    def test_one_board_that_fails_costs_no_other_its_result(
+        self, tmp_path: Path, fault: Exception, failing: str
+    ) -> None:
+        plan = made_up.tiny_plan(tmp_path / "data")
+        measured = measure(
+            MeasureJob(plan.model, ["alpha", "beta"], effort="quick"),
+            agent_factory=lambda made: MadeUpDevice(
+                made.name, faults={"connect": [fault]} if made.name == failing else {}
+            ),
+        )
+        assert measured.failures == {failing: fault}
+        assert list(measured.results) == [{"alpha": "beta", "beta": "alpha"}[failing]]
+
+    def test_what_no_runtime_loads_is_said_as_this_host_says_it(self, tmp_path: Path) -> None:
+        plan = made_up.tiny_plan(tmp_path / "data")
+        model = onnx.load(plan.model)
+        model.opset_import[0].version = 999
+        plan.model.write_bytes(model.SerializeToString())
+        job = MeasureJob(plan.model, ["alpha", "beta"], effort="quick")
+        measured = measure(
+            job,
+            agent_factory=lambda made: MadeUpDevice(
+                made.name, faults={"load": [None, ModelRejected("FAIL: /tmp/x")] if made.name == "alpha" else []}
+            ),
+        )
+        assert "opset 999" in str(measured.failures["alpha"])
+        assert str(plan.model) in str(measured.failures["alpha"])
+        # The other board knows more than this host.
+        assert list(measured.results) == ["beta"]
+        assert any("opset 999" in notice for notice in measured.notices)
