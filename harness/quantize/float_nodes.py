@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from harness.quantize.graph import captured_names, initializers_of, subgraphs
-from harness.quantize.passes.masks import mask_tensors
+from harness.quantize.passes.masks import mask_tensors, touches
 from harness.quantize.statistics import ActivationStatistics
 from harness.recipes.facts import WEIGHTED_OPERATORS
 from harness.recipes.recipe import Recipe
@@ -41,8 +41,8 @@ def nodes_left_in_float(
     bad = {name for name, tensor in constants.items() if _not_finite(tensor)}
     rules: list[tuple[str, Callable[[NodeProto], bool]]] = [
         (NOT_FINITE, lambda node: node.op_type in WEIGHTED_OPERATORS and bool(bad.intersection(node.input))),
-        (MASK, lambda node: bool(masks.intersection(node.input) or masks.intersection(node.output))),
-        (UNSEEN, lambda node: any(_unseen(n, floats, constants, statistics) for n in (*node.input, *node.output))),
+        (MASK, lambda node: touches(node, masks)),
+        (UNSEEN, lambda node: any(_unseen(name, floats, constants, statistics) for name in _operands(node))),
         (UNEVEN, lambda node: _uneven(node, constants)),
         (NOT_REMOVABLE, _removal_rule(model, recipe, constants)),
     ]
@@ -104,6 +104,11 @@ def _uneven(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
         return False
     sizes = np.abs(numpy_helper.to_array(constants[node.input[1]]).astype(np.float32))
     return bool(sizes.size and sizes.max() > _UNEVEN_RATIO * sizes.min())
+
+
+def _operands(node: NodeProto) -> tuple[str, ...]:
+    """Tensors that are quantized with the node. A Resize has only one: its empty region of interest says nothing."""
+    return (*(node.input[:1] if node.op_type == "Resize" else node.input), *node.output)
 
 
 def _computed(node: NodeProto, op_types: Sequence[str], index: int, constants: Mapping[str, TensorProto]) -> bool:

@@ -97,6 +97,24 @@ class QDQRewriter(_Shared, ChannelwiseQDQ):
             input_scale, weight_scale, weight_name, bias_tp, is_per_channel
         )
 
+    def _quantize_bias_tensors(self) -> None:
+        """As the base class, but a bias too large for a 32-bit integer of its scale stays in float: the base class
+        would clip it. It widens the weights' scale instead where those are symmetric 8- or 16-bit integers."""
+        for name, info in list(self.bias_to_quantize.items()):
+            parts = [
+                self._get_tensor_quantization_scale(tensor, info.node_name)
+                for tensor in (info.input_name, info.weight_name)
+            ]
+            if any(part is None for part in parts):
+                # Its layer's input or weight stayed in float.
+                del self.bias_to_quantize[name]
+                continue
+            values = np.abs(numpy_helper.to_array(self.model.get_initializer(name)).astype(np.float64)).ravel()
+            scale = np.asarray(parts[0], np.float64) * np.asarray(parts[1], np.float64) * info.beta
+            if np.any(values > np.iinfo(np.int32).max * np.abs(scale).ravel()):
+                del self.bias_to_quantize[name]
+        super()._quantize_bias_tensors()
+
     def _quantize_sharing_param_tensors(self) -> None:
         """As the base class, but tensors that wait for parameters that never come are left in float: the base class
         would wait in an endless loop."""

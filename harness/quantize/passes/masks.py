@@ -7,7 +7,7 @@ calibrated ranges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
@@ -26,8 +26,11 @@ _CARRIES = frozenset(
     }
 )  # fmt: skip
 """Operators whose result holds the mask if an operand does, whatever the samples show."""
-_BOUNDS = {"Clip": (1, 2), "Pad": (), "Min": (0, 1), "Max": (0, 1), "Resize": (1, 2, 3), "TopK": (1,)}
-"""Inputs that bound a result, and are no part of it."""
+_BOUNDS = {"Clip": (1, 2), "Resize": (1, 2, 3)}
+"""Inputs that say how, and are no part of the result."""
+
+_ENOUGH = 4096
+"""Values looked at to tell whether they are all the same."""
 
 Ranges = Mapping[str, tuple[float, float]]
 
@@ -54,12 +57,18 @@ def _is_huge_constant(tensor: TensorProto) -> bool:
     if not values.size:
         return False
     magnitudes = np.abs(values)
-    # Many large values of all sizes are weights, badly scaled; a mask is 0, 1 and one huge value.
-    return bool(np.isnan(values).any() or (magnitudes.max() >= HUGE and len(np.unique(magnitudes.ravel()[:4096])) <= 4))
+    # Large values of many sizes are weights, badly scaled; a mask has one.
+    huge = magnitudes[magnitudes >= HUGE][:_ENOUGH]
+    return bool(np.isnan(values).any() or (huge.size and np.unique(huge).size == 1))
 
 
-def _reads(node: NodeProto, found: set[str]) -> bool:
-    ignored = _BOUNDS.get(node.op_type, ()) if node.op_type != "Pad" else ()
+def touches(node: NodeProto, tensors: Collection[str]) -> bool:
+    """Whether quantizing the node would quantize one of the tensors."""
+    return _reads(node, tensors) or any(name in tensors for name in node.output)
+
+
+def _reads(node: NodeProto, found: Collection[str]) -> bool:
+    ignored = _BOUNDS.get(node.op_type, ())
     return any(name in found for index, name in enumerate(node.input) if name and index not in ignored)
 
 
