@@ -13,7 +13,7 @@ from searches import TINY, Search, events_in
 
 from harness.errors import ExitCode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 
 @pytest.fixture(scope="module")
