@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 
 from device_agents.host_lock import HostBusy, HostLock, Work
 from harness.boards.folders import runtime_folder
 from harness.boards.schema import Board
+from harness.boards.transports import SshTransport
 
 __all__ = ["HostBusy", "HostLock", "Work", "host_lock", "host_lock_folder", "times_on_this_host"]
 
@@ -26,4 +28,15 @@ def times_on_this_host(board: Board) -> bool:
     transport = board.transport
     if transport.kind == "emulated_ssh":
         return board.emulated is not None and board.emulated.pace == "real"
+    if isinstance(transport, SshTransport):
+        # Through a jump host, a loopback address is one of the jump host's.
+        return transport.proxy_jump is None and _is_loopback(transport.host)
     return transport.kind == "local"
+
+
+def _is_loopback(host: str) -> bool:
+    """A container or virtual machine behind a port of this host shares its processors too."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")

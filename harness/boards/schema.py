@@ -165,7 +165,7 @@ class StateWanted(Section):
     governor: Text | None = None
     """Frequency governor, e.g. ``performance``."""
     max_temperature_c: Annotated[Number, Field(gt=0, le=150)] | None = None
-    """Above this, wait before measuring."""
+    """Above this, measuring waits for the board to cool, as long as between two sets; then the result is invalid."""
 
 
 class Limits(Section):

@@ -132,7 +132,8 @@ class QuantizerActor:
 
 def board_session(board: Board) -> BoardSession:
     """The real session of a board on this host."""
-    return BoardSession(board, clock_lock=host_lock().clock)
+    lock = host_lock()
+    return BoardSession(board, clock_lock=lock.clock, work_lock=lock.work)
 
 
 class Session(Protocol):

@@ -35,13 +35,14 @@ from harness.boards.canary import canary_path
 from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
 from harness.boards.schema import Board, Limits
+from harness.controller.considerate import considerate
 from harness.controller.evaluation import EvaluationPart, PartName, score_outputs, sha256_file
 from harness.controller.wired import wired
 from harness.data.metric import Metric, MetricFailed
 from harness.data.score import Score
 from harness.measure.paired import AccuracyBound
 from harness.measure.plausibility import same_outputs
-from harness.measure.preflight import preflight
+from harness.measure.preflight import Preflight, preflight
 from harness.measure.protocol import Measurement
 from harness.measure.record import MeasurementResult
 from harness.measure.settings import MeasurementSettings
@@ -99,7 +100,8 @@ class BoardSession:
     """Owns one board's agent for as long as it is open. One caller at a time.
 
     ``clock_lock`` gives a context in which nothing else on this host may compute; it is entered while a board that
-    shares this host's processors is timed. ``agent_factory`` is replaced in tests and benchmarks.
+    shares this host's processors is timed. ``work_lock`` gives one in which no clock runs, entered while such a board
+    computes untimed; both are of one :class:`HostLock`. ``agent_factory`` is replaced in tests and benchmarks.
     """
 
     def __init__(
@@ -107,13 +109,16 @@ class BoardSession:
         board: Board,
         *,
         clock_lock: Callable[[], AbstractContextManager[object]],
+        work_lock: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         agent_factory: Callable[[Board], Agent] = open_agent,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.board = board
         self.options: RuntimeOptions = runtime_options(board)
-        self._agent = wired(agent_factory(board))
-        self._timing = clock_lock if times_on_this_host(board) else contextlib.nullcontext
+        shared = times_on_this_host(board)
+        agent = agent_factory(board)
+        self._agent = wired(considerate(agent, work_lock) if shared else agent)
+        self._timing = clock_lock if shared else contextlib.nullcontext
         self._sleep = sleep
         self._canary = canary_path(board)
         self._canary_sha256 = sha256_file(self._canary)
@@ -185,7 +190,9 @@ class BoardSession:
         self._agent.deploy(self._canary, self._canary_sha256)
 
     def _measure_once(self, request: MeasureRequest) -> MeasureOutcome:
-        started = self._agent.health()
+        started, found = self._ready(request.settings)
+        if found.mismatches:
+            return self._unready(request, started, found)
         self._agent.deploy(request.model, request.artifact.sha256)
         self._agent.deploy(request.part.path, request.part.sha256)
         with _Sessions(self._agent, self.options, request, self._canary_sha256) as sessions:
@@ -212,6 +219,38 @@ class BoardSession:
             load = sessions.first_load
         ended = self._agent.health()
         return self._outcome(request, timed, load, outputs, unlike, peak, started, ended)
+
+    def _ready(self, settings: MeasurementSettings) -> tuple[BoardState, Preflight]:
+        """Looks whether the board is as its file wants it; only for its temperature it is waited, as long as between
+        two sets of a measurement."""
+        wanted = self.board.state
+        state = self._agent.health()
+        found = preflight(wanted, state)
+        if found.too_hot and len(found.mismatches) == 1:
+            state = self._cool(Cool(settings.cool_s, wanted.max_temperature_c, found.mismatches[0]))
+            found = preflight(wanted, state)
+        return state, found
+
+    def _unready(self, request: MeasureRequest, state: BoardState, found: Preflight) -> MeasureOutcome:
+        """An invalid result for which nothing ran on the board."""
+        measurement = Measurement(request.settings)
+        measurement.fail("; ".join(found.mismatches))
+        timed = measurement.result()
+        result = BoardResult(
+            emulated=self.facts.emulated,
+            verdict="invalid",
+            reasons=found.mismatches,
+            artifact=request.artifact,
+            compiled_sha256=None,
+            latency_ns=None,
+            load_ns=None,
+            first_ns=None,
+            peak_memory_bytes=None,
+            metrics={},
+            placement={},
+            phase=request.part.name,
+        )
+        return MeasureOutcome(result, timed, self._record(result, timed, found, state, state), None)
 
     def _drive(self, measurement: Measurement, sessions: _Sessions, request: MeasureRequest) -> None:
         """Runs the protocol's steps; the host is kept quiet except while the board cools."""
@@ -261,9 +300,7 @@ class BoardSession:
     ) -> MeasureOutcome:
         found = preflight(self.board.state, started)
         verdict: Verdict = timed.verdict
-        reasons = [*timed.reasons, *found.mismatches]
-        if found.mismatches:
-            verdict = "invalid"
+        reasons = list(timed.reasons)
         if unlike is not None:
             verdict = "invalid"
             reasons.append(f"the timed model computes something else than the evaluated one: {unlike}")
@@ -303,18 +340,22 @@ class BoardSession:
         if request.scoring is not None:
             constraints = board_constraints(request.scoring.constraints, self.board.limits)
             result = replace(result, constraints=constraints.decide(result, tuple(request.scoring.bounds)))
-        record = {
+        return MeasureOutcome(result, timed, self._record(result, timed, found, started, ended), outputs)
+
+    def _record(
+        self, result: BoardResult, timed: MeasurementResult, found: Preflight, started: BoardState, ended: BoardState
+    ) -> dict[str, Any]:
+        return {
             **timed.to_json(),
-            "verdict": verdict,
+            "verdict": result.verdict,
             "reasons": list(result.reasons),
             "notices": [*timed.notices, *found.notices],
             "facts": asdict(self.facts),
             "options": asdict(self.options),
             "state_before": asdict(started),
             "state_after": asdict(ended),
-            "load_ns": load.load_ns,
+            "load_ns": result.load_ns,
         }
-        return MeasureOutcome(result, timed, record, outputs)
 
 
 class _Sessions:

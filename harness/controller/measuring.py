@@ -126,7 +126,8 @@ def measure(
 
 
 def _measured(board: Board, request: MeasureRequest, agent_factory: Callable[[Board], Agent]) -> MeasureOutcome:
-    session = BoardSession(board, clock_lock=host_lock().clock, agent_factory=agent_factory)
+    lock = host_lock()
+    session = BoardSession(board, clock_lock=lock.clock, work_lock=lock.work, agent_factory=agent_factory)
     try:
         session.open()
         return session.measure(request)
@@ -137,7 +138,8 @@ def _measured(board: Board, request: MeasureRequest, agent_factory: Callable[[Bo
 def _unloadable(model: Path) -> ModelError | None:
     """Why this host cannot load the model, which its runtime says better than most boards; raises the other errors."""
     try:
-        check_loads(model)
+        with host_lock().work():
+            check_loads(model)
     except ModelRefused as error:
         if error.cause != Cause.DOES_NOT_LOAD:
             raise
@@ -178,7 +180,8 @@ def _evaluation(
         raise ConfigError("the pipeline needs --preprocess and samples", hint="give both, or leave out --scope")
     path = folder / "samples.npz"
     dataset.save_npz(path, labels=False, raw=raw)
-    floats = run_on_host(job.reference, dataset.inputs, job.batch) if job.reference else {}
+    with host_lock().work():
+        floats = run_on_host(job.reference, dataset.inputs, job.batch) if job.reference else {}
     part = EvaluationPart("final", path, sha256_file(path), len(dataset), dataset.labels, floats)
     if job.data is None or (dataset.labels is None and job.reference is None and not job.metrics):
         return part, None

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from device_agents.contract import Pipeline, Tensors
+from harness.boards.host_lock import host_lock
 from harness.controller.board_session import Scoring
 from harness.controller.evaluation import EvaluationPart, PartName, sha256_file
 from harness.data.checks import check_data
@@ -53,7 +54,8 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
 
     Raises :class:`ModelError`, :class:`DataError` or :class:`ConfigError` naming what does not fit.
     """
-    model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim))
+    with host_lock().work():
+        model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim))
     preprocess = read_preprocess(plan.preprocess)
     calibration = open_dataset(plan.calib, model.inputs, preprocess)
     evaluation = open_dataset(plan.eval, model.inputs, preprocess) if plan.eval else calibration
@@ -67,7 +69,8 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
         *(() if plan.eval else (_WITHOUT_EVALUATION,)),
         *check_data(calibration, evaluation, model.inputs, metrics),
     ]
-    float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
+    with host_lock().work():
+        float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
     pipeline = _pipeline(plan, preprocess, model, evaluation)
     parts = _parts(plan, evaluation, float_outputs, folder, raw=pipeline is not None)
     notices += _too_few(metrics, bounds, min(part.samples for part in parts.values()))

@@ -25,6 +25,8 @@ class Preflight:
     """What was asked for and is otherwise: a measurement taken so is ``invalid``."""
     notices: tuple[str, ...]
     """What was asked for and the board does not show."""
+    too_hot: bool = False
+    """One of the mismatches is the temperature, which waiting may mend."""
 
 
 def preflight(wanted: WantedState, state: BoardState) -> Preflight:
@@ -40,14 +42,15 @@ def preflight(wanted: WantedState, state: BoardState) -> Preflight:
         elif read.strip().casefold() != asked.strip().casefold():
             mismatches.append(f"preflight: {name} is {read!r}, {asked!r} is asked for")
     limit = wanted.max_temperature_c
+    too_hot = limit is not None and state.temperature_c is not None and state.temperature_c > limit
     if limit is not None:
         if state.temperature_c is None:
             notices.append(f"at most {limit:g} °C is asked for, but the board shows no temperature")
-        elif state.temperature_c > limit:
+        elif too_hot:
             mismatches.append(
                 f"preflight: the board is at {state.temperature_c:.1f} °C, at most {limit:g} °C is asked for"
             )
     if state.throttled:
         # Not asked for in the file; the measurement judges it by what the board reports around its blocks.
         notices.append("the board reported throttling before anything ran")
-    return Preflight(tuple(mismatches), tuple(notices))
+    return Preflight(tuple(mismatches), tuple(notices), too_hot)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.boards.host_lock import host_lock_folder
+from harness.boards.host_lock import host_lock, host_lock_folder
 from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset
 from harness.errors import ConfigError
@@ -73,7 +73,8 @@ def quantize_once(
     _check_folder(out)
     with scratch_folder() as scratch:
         try:
-            prepared = prepare_model(model, scratch / "float.onnx", set_dims)
+            with host_lock().work():
+                prepared = prepare_model(model, scratch / "float.onnx", set_dims)
         except ModelRefused as error:
             return Outcome(None, Refusal(error.cause, str(error)), ())
         chosen = resolve_recipe(recipe, prepared.facts)

@@ -244,6 +244,23 @@ def test_which_boards_time_on_this_host() -> None:
     assert not times_on_this_host(board())
 
 
+@pytest.mark.parametrize(
+    ("host", "more", "here"),
+    [
+        ("localhost", {}, True),
+        ("127.0.0.1", {}, True),
+        ("127.8.9.1", {"port": 2222}, True),
+        ("::1", {}, True),
+        ("board.localhost", {}, True),
+        ("192.0.2.1", {}, False),
+        ("localhost.example.org", {}, False),
+        ("127.0.0.1", {"proxy_jump": "gateway"}, False),
+    ],
+)
+def test_boards_over_ssh_to_this_host(host: str, more: dict[str, Any], here: bool) -> None:
+    assert times_on_this_host(board(transport={"kind": "ssh", "host": host, **more})) == here
+
+
 def test_agents_are_made_without_connecting(tmp_path: Path) -> None:
     for value in (board(), local_board(tmp_path)):
         agent = open_agent(value)

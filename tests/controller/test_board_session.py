@@ -25,6 +25,7 @@ from device_agents.contract import (
     ModelRejected,
     OutOfMemory,
 )
+from harness.boards.host_lock import HostBusy, HostLock
 from harness.boards.schema import Limits
 from harness.controller.board_session import BoardSession, MeasureRequest, board_constraints
 from harness.controller.measuring import MeasureJob, measure
@@ -182,9 +183,15 @@ class TestQuarantine:
 class TestVerdicts:
     def test_a_state_other_than_asked_for(self, request_: MeasureRequest) -> None:
         device = MadeUpDevice(state={"governor": "powersave"})
-        result = opened(device, state={"governor": "performance"}).measure(request_).result
+        outcome = opened(device, state={"governor": "performance", "max_temperature_c": 60}).measure(request_)
+        result = outcome.result
         assert result.verdict == "invalid"
         assert any("powersave" in reason and "performance" in reason for reason in result.reasons)
+        # Nothing was spent on it.
+        assert not {"load", "measure", "infer"} & set(device.calls)
+        assert result.device_seconds == 0
+        assert outcome.measurement.verdict == outcome.record["verdict"] == "invalid"
+        assert outcome.record["state_before"]["governor"] == "powersave"
 
     def test_timed_and_evaluated_outputs_differ(self, request_: MeasureRequest) -> None:
         result = opened(MadeUpDevice(spot_differs=True)).measure(request_).result
@@ -242,6 +249,49 @@ def test_it_waits_for_the_board_to_cool(request_: MeasureRequest) -> None:
     assert outcome.result.verdict == "valid"
 
 
+class TestTooHot:
+    """The file says at most 60 °C, and the board begins at 70."""
+
+    class Device(MadeUpDevice):
+        read = 0
+
+        def __init__(self, *, falls: float, **more: Any) -> None:
+            super().__init__(**more)
+            self.falls = falls
+
+        def health(self, deadline_s: float = 30.0) -> Any:
+            self.read += 1
+            return replace(super().health(), temperature_c=70.0 - self.falls * (self.read - 1))
+
+    def session(self, falls: float, **state: Any) -> tuple[BoardSession, Device, list[float]]:
+        slept: list[float] = []
+        device = self.Device(falls=falls, state={"governor": "powersave"})
+        session = session_on(device, board(state={"max_temperature_c": 60, **state}))
+        session._sleep = slept.append
+        session.open()
+        return session, device, slept
+
+    def test_it_cools_before_it_is_measured(self, request_: MeasureRequest) -> None:
+        session, _device, slept = self.session(5.0)
+        outcome = session.measure(request_)
+        assert len(slept) == 1
+        assert outcome.result.verdict == "valid"
+        assert outcome.record["state_before"]["temperature_c"] == 60.0
+
+    def test_it_is_not_waited_for_ever(self, request_: MeasureRequest) -> None:
+        session, device, slept = self.session(0.0)
+        outcome = session.measure(request_)
+        assert sum(slept) == pytest.approx(request_.settings.cool_s)
+        assert outcome.result.verdict == "invalid"
+        assert "70.0 °C, at most 60 °C" in outcome.result.reasons[0]
+        assert "measure" not in device.calls
+
+    def test_not_at_all_where_waiting_mends_nothing(self, request_: MeasureRequest) -> None:
+        session, _device, slept = self.session(5.0, governor="performance")
+        assert session.measure(request_).result.verdict == "invalid"
+        assert slept == []
+
+
 class TestTheHostIsQuiet:
     def run(self, made: Any, request: MeasureRequest) -> list[str]:
         log: list[str] = []
@@ -275,6 +325,32 @@ class TestTheHostIsQuiet:
 
     def test_not_for_boards_elsewhere(self, request_: MeasureRequest) -> None:
         assert set(self.run(board(), request_)) == {"measure", "infer"}
+
+    @pytest.mark.timeout(60)
+    def test_what_is_not_timed_makes_way_for_a_clock(self, request_: MeasureRequest, tmp_path: Path) -> None:
+        """Every call that computes finds the host locked by itself, one way or the other."""
+        lock, probe = HostLock(tmp_path), HostLock(tmp_path)
+        clocks: dict[str, set[bool]] = {}
+
+        class Told(MadeUpDevice):
+            def _call(self, operation: str) -> None:
+                super()._call(operation)
+                try:
+                    with probe.clock(deadline_s=0):
+                        free = True
+                except HostBusy:
+                    free = False
+                clocks.setdefault(operation, set()).add(free)
+
+        local = board(transport={"kind": "local"})
+        session = BoardSession(
+            local, clock_lock=lock.clock, work_lock=lock.work, agent_factory=lambda _: Told(), sleep=lambda s: None
+        )
+        session.open()
+        assert session.measure(request_).result.verdict == "valid"
+        assert [clocks[name] for name in ("deploy", "load", "measure", "infer")] == [{False}] * 4
+        with probe.clock(deadline_s=0):
+            """Nothing is held when it is over."""
 
 
 @pytest.mark.parametrize(
