@@ -216,6 +216,11 @@ class BlockRequest:
     max_ns: int
     rows: int = 8
     """Cycle through the first ``rows`` samples of the inputs."""
+    batch: int = 1
+    """Samples per inference. 1 means as many as the model's first axis is fixed at; any other number that a fixed axis
+    contradicts is :class:`BadData`."""
+    label: str = ""
+    """What the block is part of, for boards that make up their noise: another label is another draw."""
 
 
 @dataclass(frozen=True)
@@ -297,9 +302,7 @@ class Agent(Protocol):
         self, session: str, inputs: Tensors | DataRef, request: BlockRequest, deadline_s: float = 120.0
     ) -> Block: ...
 
-    def infer(
-        self, session: str, inputs: Tensors | DataRef, batch: int = 1, deadline_s: float = 600.0
-    ) -> Inference:
+    def infer(self, session: str, inputs: Tensors | DataRef, batch: int = 1, deadline_s: float = 600.0) -> Inference:
         """Runs samples through the model ``batch`` at a time and returns the outputs, in order."""
 
     def unload(self, session: str, deadline_s: float = 30.0) -> None: ...

@@ -188,7 +188,7 @@ class RunnerAgent:
         with self._link.blamed():
             fields, blobs = wire.samples_to_wire(_first_rows(inputs, request.rows))
             if self._make_resident(session, deadline):
-                warm = BlockRequest(_WARM_COUNT, min(_WARM_NS, request.min_ns), request.max_ns, request.rows)
+                warm = replace(request, min_count=_WARM_COUNT, min_ns=min(_WARM_NS, request.min_ns))
                 self._execute("measure", session, {**wire.block_to_wire(warm), **fields}, blobs, deadline)
             header = {**wire.block_to_wire(request), **fields}
             reply, out = self._execute("measure", session, header, blobs, deadline)

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def report(plan: Plan, test_set: Path | None, only: Sequence[str], folder: Path) -> Iterator[str]:
     """One line per recipe. Raises :class:`BoardtuneError` and :class:`DataProblem`."""
-    model = prepare_model(plan.model, folder / "float.onnx", dict(plan.set_dim))
+    model = prepare_model(plan.model, folder / "float.onnx", dict(plan.set_dim), batch=plan.batch)
     preprocess = read_preprocess(plan.preprocess)
     calibration = open_dataset(plan.calib, model.inputs, preprocess)
     calibration.save_npz(folder / "calibration.npz", labels=False)

@@ -72,7 +72,7 @@ def measure_model(
         boards: names of registered boards.
         tell: is called with what the user should know, such as that inputs are made up.
         options: further fields of :class:`~harness.controller.measuring.MeasureJob`: ``data``, ``reference``,
-            ``preprocess``, ``set_dim``, ``metrics``, ``batch``, ``pipeline``, ``effort``, ``seed``.
+            ``preprocess``, ``set_dim``, ``metrics``, ``batch``, ``pipeline``, ``postprocess``, ``effort``, ``seed``.
 
     A board that fails does not keep the others from measuring: it is in ``failures``, with its
     :class:`~device_agents.contract.AgentError`, and not in ``results``. Raises :class:`~harness.errors.ConfigError` and

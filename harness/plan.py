@@ -71,6 +71,8 @@ _SEVERAL_TYPES = ("preprocess",)
 Objective = Literal["latency", "accuracy", "pareto"]
 Sampler = Literal["tpe", "random", "grid", "nsga2", "gp", "qmc", "cmaes"]
 Effort = Literal["quick", "standard"]
+Postprocess = Literal["none", "softmax", "argmax"]
+"""What follows the model inside the timed region, on the last axis of each output."""
 
 
 class Plan(BaseModel):
@@ -114,9 +116,10 @@ class Plan(BaseModel):
     metrics: Names = ()
     """The first one is ranked on; the defaults fit the data."""
     scope: Literal["inference", "pipeline"] = "inference"
-    postprocess: Literal["none", "softmax", "argmax"] = "none"
-    """What follows the model inside the timed region with ``scope: pipeline``."""
+    postprocess: Postprocess = "none"
+    """What follows the model with ``scope: pipeline``; metrics are about the model's own outputs all the same."""
     batch: Annotated[int, Field(ge=1)] = 1
+    """Samples per inference: the size of a free first axis."""
     min_snr: Annotated[float, Field(allow_inf_nan=False)] = 15.0
     effort: Effort = "standard"
     """How long each candidate is measured; ``quick`` suits demonstrations."""
@@ -137,6 +140,8 @@ class Plan(BaseModel):
     def _consistent(self) -> Self:
         if not self.boards:
             raise ValueError("boards: name at least one board (see `boardtune boards list`)")
+        if self.postprocess != "none" and self.scope != "pipeline":
+            raise ValueError(f"postprocess: {self.postprocess} is timed only with --scope pipeline; add that")
         if len(set(self.boards)) != len(self.boards):
             twice = next(name for name in self.boards if self.boards.count(name) > 1)
             raise ValueError(f"boards: {twice!r} is named twice")

@@ -20,7 +20,7 @@ TrialStatus = Literal["done", "failed", "pruned", "duplicate"]
 
 @dataclass(frozen=True)
 class LatencyResult:
-    """Steady-state latency per inference (of ``batch`` samples), from the device's clock."""
+    """Steady-state latency per inference of as many samples as the plan's ``batch`` says, from the device's clock."""
 
     p50: float
     """Nanoseconds: median of the raw samples scaled so the canary reads its median over the whole measurement."""

@@ -79,6 +79,7 @@ class TestRefused:
             ({"boards": ""}, "name at least one board"),
             ({"boards": "a,b,a"}, "'a' is named twice"),
             ({"trials": 2, "top_k": 3}, "3 candidates cannot be picked from 2 trials"),
+            ({"postprocess": "argmax"}, "postprocess: argmax is timed only with --scope pipeline"),
             ({"trials": 0}, "trials"),
             ({"top_k": 0}, "top_k"),
             ({"budget": "0s"}, "budget"),

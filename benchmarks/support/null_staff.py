@@ -63,8 +63,9 @@ class NullSession:
             providers=("CPUExecutionProvider",), runner_sha256="",
         )  # fmt: skip
 
-    def measure(self, request: MeasureRequest) -> MeasureOutcome:
+    def measure(self, request: MeasureRequest, deployed: Callable[[int], None]) -> MeasureOutcome:
         start = time.monotonic()
+        deployed(0)
         time.sleep(self.seconds)
         rng = np.random.default_rng(int(request.artifact.identity[:12], 16))
         latency = float(rng.uniform(1e6, 2e6))

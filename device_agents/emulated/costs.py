@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import onnx
@@ -9,7 +10,9 @@ import onnx
 from device_agents.runner.platform import KernelTime, Options
 
 from .cost_model import Estimate, estimate
-from .spec import CostModel
+from .cost_model.graph import Effort
+from .cost_model.roofline import Work, node_ns
+from .spec import CostModel, Processor
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -47,6 +50,15 @@ class Costs:
     def at_declared_shapes(self) -> Estimate:
         """At the shapes of the model's inputs, free dimensions being 1."""
         return self.at(dict(self._declared))
+
+
+def processing_ns(processor: Processor, passes: Iterable[tuple[str, int]]) -> float:
+    """Nanoseconds of passes over arrays outside the model, (ONNX operator, elements) each: what an element-wise float32
+    operator takes on one core, reading and writing four bytes per element."""
+    return sum(
+        node_ns(processor, Work(Effort(operator, elements=elements), "float32", 8 * elements))
+        for operator, elements in passes
+    )
 
 
 def kernels(estimate: Estimate, processor: str) -> list[KernelTime]:

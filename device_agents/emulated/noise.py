@@ -1,6 +1,7 @@
 """Seeded noise that depends on what is measured, not on what was measured before.
 
-The samples of a block are a function of (seed, model, ordinal of the model's session, ordinal of the block in it). The
+The samples of a block are a function of (seed, model, the request's label, ordinal of the model's session, ordinal of
+the block in it). The label says what the block is for, so a finalist's second measurement is a draw of its own. The
 ordinals count within a *context*, which begins when the board's health is read from outside a session: what every
 measurement of a search starts with. So a search that is resumed with a new runner sees the numbers that an
 uninterrupted one sees; and measuring a model anew gives its first numbers again.

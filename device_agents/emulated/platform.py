@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from device_agents.runner.errors import RunnerError
-from device_agents.runner.platform import KernelTime, Options, Platform
+from device_agents.runner.platform import KernelTime, Options, Platform, Process
 
 from .machine import Machine
 from .waiting import wait_until
@@ -108,6 +108,13 @@ class EmulatedPlatform(Platform):
         if self._machine.spec.throttling is not None:
             # Nobody waits in virtual time: a reading stands for a second of idling, so that boards cool down.
             self._machine.advance(_IDLE_PER_READING_NS, busy=False)
+
+    def begin_block(self, label: str) -> None:
+        if self._session is not None:
+            self._session.label = label
+
+    def processing(self) -> Process | None:
+        return self._session.process if self._session is not None else None
 
     def peak_memory_bytes(self) -> int | None:
         return self._session.peak_memory_bytes if self._session is not None else None

@@ -12,13 +12,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from device_agents.host_lock import HostLock
 from device_agents.runner import ort
 from device_agents.runner.platform import Options
 
-from .costs import Costs
+from .costs import Costs, processing_ns
 from .machine import Machine
 from .noise import Contexts, Turn, factors
 from .waiting import wait_until
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from device_agents.runner.pipeline import Work
+
     from .cost_model import Estimate
 
     Array = npt.NDArray[np.generic]
+
+T = TypeVar("T")
 
 _KEPT_OUTPUTS = 64
 _PRECISE = {"session.x64quantprecision": "1"}
@@ -61,6 +65,9 @@ class EmulatedSession:
         self._turn: Turn = self._contexts.load(self._digest)
         self._epoch = -1
         self._inferences = 0
+        self.label = ""
+        """Of the block that comes next."""
+        self._factor = 1.0
         self._factors = self._stream()
         self.run: Callable[[Mapping[str, Array]], Sequence[Array]] = (
             self._run_real if self._spec.pace == "real" else self._run_virtual
@@ -89,14 +96,16 @@ class EmulatedSession:
             self._strike(self._machine.count_block())
 
     def _stream(self) -> Iterator[float]:
-        return factors(self._spec.noise, self._spec.seed, self._digest, self._turn.ordinal, self._epoch)
+        key = (self._spec.seed, self._digest, self.label, self._turn.ordinal, self._epoch)
+        return factors(self._spec.noise, *key)
 
     def _duration_ns(self, feeds: Mapping[str, Array]) -> int:
         estimate = self._costs.at({name: array.shape for name, array in feeds.items()})
         if estimate.activation_bytes > self._peak.activation_bytes:
             self._peak = estimate
             self.check_memory()
-        duration = estimate.latency_ns * next(self._factors) * self._machine.slow_down
+        self._factor = next(self._factors)
+        duration = estimate.latency_ns * self._factor * self._machine.slow_down
         warm_up = self._spec.warm_up
         cold = math.exp(-self._inferences / warm_up.decay_inferences)
         if cold > 1e-9:
@@ -116,6 +125,17 @@ class EmulatedSession:
         self._machine.advance(duration, busy=True)
         wait_until(started + duration)
         return outputs
+
+    def process(self, work: Work, action: Callable[[], T]) -> T:
+        """Pre- or post-processing around an inference: it shares the noise of the inference done last."""
+        started = time.perf_counter_ns()
+        result = action()
+        plain = processing_ns(self._spec.cost_model.processor, work)
+        duration = round(plain * self._factor * self._machine.slow_down)
+        self._machine.advance(duration, busy=True)
+        if self._spec.pace == "real":
+            wait_until(started + duration)
+        return result
 
     def _load_ns(self, size_bytes: int, warm: Estimate) -> int:
         model = self._spec.cost_model

@@ -10,7 +10,7 @@ import queue
 import signal
 import sys
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import frames, streams
 from .errors import RunnerError
@@ -111,18 +111,19 @@ class Executor:
         from .timing import timed_block
 
         session, feeder = self._ready(header, blobs, int(header["rows"]))
-        raws = [raw for _, raw in feeder.batches(1)]
+        raws = list(feeder.timed(max(1, int(header.get("batch", 1)))))
         if self._pipeline_spec is None:
             items: List[Any] = [feeder.feed(raw) for raw in raws]
             run = session.run
         else:
-            after = self._pipeline().after
             items = raws
+            feed, finish = self._processing(feeder)
 
             def run(raw: Any) -> Any:
-                return [after(output) for output in session.run(feeder.feed(raw))]
+                return finish(session.run(feed(raw)))
 
         clock = self._platform.clock_ns
+        self._platform.begin_block(str(header.get("label", "")))
         before = self._platform.state()
         first_ns: Optional[int] = None
         if not self._ran:
@@ -150,10 +151,10 @@ class Executor:
 
         session, feeder = self._ready(header, blobs, None)
         batch = max(1, int(header.get("batch", 1)))
-        pipeline = self._pipeline() if self._pipeline_spec is not None else None
-        collector = feeds.Collector(session.outputs, pipeline)
+        feed, finish = self._processing(feeder)
+        collector = feeds.Collector(session.outputs)
         for real, raw in feeder.batches(batch):
-            values = self._guarded("run", lambda: session.run(feeder.feed(raw)))  # noqa: B023 (called at once)
+            values = self._guarded("run", lambda: finish(session.run(feed(raw))))  # noqa: B023 (called at once)
             collector.add(values, real, feeder.group or real)
             self._ran = True
         described, out = arrays.to_wire(collector.result())
@@ -174,6 +175,28 @@ class Executor:
         from .pipeline import Pipeline
 
         return Pipeline(self._pipeline_spec or {})
+
+    def _processing(self, feeder: Any) -> Tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """(from raw arrays to the model's inputs, from its outputs to those returned), on the platform's clock."""
+        if self._pipeline_spec is None:
+            return feeder.feed, lambda outputs: outputs
+        pipeline = self._pipeline()
+
+        def after(outputs: Any) -> Any:
+            return [pipeline.after(output) for output in outputs]
+
+        process = self._platform.processing()
+        if process is None:
+            return feeder.feed, after
+
+        def feed(raw: Any) -> Any:
+            return process(feeder.work(raw), lambda: feeder.feed(raw))
+
+        def finish(outputs: Any) -> Any:
+            work = [each for output in outputs for each in pipeline.work_after(output)]
+            return process(work, lambda: after(outputs))
+
+        return feed, finish
 
     def _ready(self, header: frames.Header, blobs: Sequence[frames.Buffer], rows: Optional[int]) -> Any:
         """(session, feeder) for the samples a command names; the first ``rows`` of them."""

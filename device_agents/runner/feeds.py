@@ -13,7 +13,7 @@ import numpy as np
 from .arrays import Array, Arrays
 from .errors import RunnerError
 from .npz import NpzRows
-from .pipeline import Pipeline
+from .pipeline import Pipeline, Work
 from .platform import Spec
 
 
@@ -81,6 +81,26 @@ class Feeder:
             if self.group:
                 indices = indices + indices[-1:] * (size - real)
             yield real, {spec.name: self._source.rows(spec.name, indices) for spec in self._inputs}
+
+    def timed(self, batch: int) -> Iterator[Arrays]:
+        """Raw arrays of whole inferences: each holds ``batch`` samples, and after the last row comes the first again.
+
+        Raises:
+            RunnerError: ``BadData`` where the model fixes another number than ``batch``, unless that is 1.
+        """
+        if self.group and batch not in (1, self.group):
+            text = "{} samples per inference are asked for; the model takes {}".format(batch, self.group)
+            raise RunnerError("BadData", text, hint="its first axis is fixed, or is no batch axis")
+        size = self.group or batch
+        for at in range(0, len(self.rows), size):
+            indices = [self.rows[(at + i) % len(self.rows)] for i in range(size)]
+            yield {spec.name: self._source.rows(spec.name, indices) for spec in self._inputs}
+
+    def work(self, raw: Arrays) -> Work:
+        """What :meth:`feed` does to these arrays, for platforms that count time."""
+        if self._pipeline is None or self._image is None:
+            return []
+        return self._pipeline.work_before(raw[self._image])
 
     def feed(self, raw: Arrays) -> Dict[str, Array]:
         """What the model takes, from raw arrays; with a pipeline, its pre-processing happens here."""
@@ -164,9 +184,8 @@ class Collector:
     along a new first axis, which needs one sample per inference and the same shape every time.
     """
 
-    def __init__(self, outputs: Sequence[Spec], pipeline: Optional[Pipeline]) -> None:
+    def __init__(self, outputs: Sequence[Spec]) -> None:
         self._outputs = outputs
-        self._pipeline = pipeline
         self._parts: Dict[str, List[Array]] = {spec.name: [] for spec in outputs}
         self._real: List[int] = []
         self._size = 0
@@ -174,8 +193,7 @@ class Collector:
     def add(self, values: Sequence[Array], real: int, size: int) -> None:
         """``size`` samples were run, the first ``real`` of them count."""
         for spec, value in zip(self._outputs, values):
-            array = np.asarray(value)
-            self._parts[spec.name].append(self._pipeline.after(array) if self._pipeline else array)
+            self._parts[spec.name].append(np.asarray(value))
         self._real.append(real)
         self._size = max(self._size, size)
 

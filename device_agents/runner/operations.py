@@ -126,8 +126,9 @@ class Operations:
         return answer, ()
 
     def _op_measure(self, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:
-        command = {key: int(header[key]) for key in ("min_count", "min_ns", "max_ns", "rows")}
-        return self._ask_session(header, dict(command, op="measure"), blobs)
+        command: Dict[str, Any] = {key: int(header[key]) for key in ("min_count", "min_ns", "max_ns", "rows")}
+        command.update(op="measure", batch=int(header.get("batch", 1)), label=str(header.get("label", "")))
+        return self._ask_session(header, command, blobs)
 
     def _op_infer(self, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:
         return self._ask_session(header, {"op": "infer", "batch": int(header["batch"])}, blobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, Optional
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -10,14 +10,20 @@ from .arrays import Array
 from .errors import RunnerError
 
 Step = Callable[[Array], Array]
+Work = List[Tuple[str, int]]
+"""(ONNX operator that does the same, elements) of each pass over an array; views are none."""
+
+_AFTER = {"softmax": "Softmax", "argmax": "ArgMax"}
 
 
 class Pipeline:
     """``before`` maps samples [n, ...] to what the model takes, ``after`` one output [n, ...] to what is returned."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
         self._steps = _before_steps(spec)
-        self._after = _after_step(str(spec.get("post", "none")))
+        self._post = str(spec.get("post", "none"))
+        self._after = _after_step(self._post)
 
     def before(self, samples: Array) -> Array:
         for step in self._steps:
@@ -26,6 +32,20 @@ class Pipeline:
 
     def after(self, output: Array) -> Array:
         return self._after(output) if self._after else output
+
+    def work_before(self, samples: Array) -> Work:
+        """The passes of :meth:`before` over these samples."""
+        changes = (("Mul", self._spec.get("scale", 1.0) != 1.0), ("Sub", self._spec.get("mean")))
+        passes = [name for name, done in (*changes, ("Div", self._spec.get("std"))) if done]
+        dtype = np.dtype(np.float32) if passes else samples.dtype
+        reordered = self._spec.get("reverse_channels") or self._spec.get("transpose")
+        if reordered or dtype != np.dtype(str(self._spec.get("dtype", "float32"))):
+            passes.append("Cast")  # the copy into the model's layout and type
+        return [(name, int(samples.size)) for name in passes]
+
+    def work_after(self, output: Array) -> Work:
+        """The passes of :meth:`after` over one output."""
+        return [(_AFTER[self._post], int(output.size))] if self._after else []
 
 
 def _before_steps(spec: Mapping[str, Any]) -> List[Step]:

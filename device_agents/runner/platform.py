@@ -11,13 +11,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from .pipeline import Work
+
     Array = npt.NDArray[np.generic]
+
+Process = Callable[["Work", Callable[[], Any]], Any]
+"""Does what it is given and returns its result; the time that the work takes passes on the platform's clock."""
 
 
 class Spec(NamedTuple):
@@ -100,6 +105,14 @@ class Platform:
         """The fields of ``contract.BoardState`` except ``boot_id`` and ``disk_free_bytes``; what is not known is left
         out (serve for ``health``, child before and after each block)."""
         return {"clock_ns": self.clock_ns()}
+
+    def begin_block(self, label: str) -> None:
+        """A block of timed inferences comes next (child); ``label`` as in ``contract.BlockRequest``. A machine that is
+        there has no use for it."""
+
+    def processing(self) -> Optional[Process]:
+        """How pre- and post-processing take time (child); ``None`` where they do so by being done."""
+        return None
 
     def peak_memory_bytes(self) -> Optional[int]:
         """Peak resident memory of this process so far (child)."""

@@ -11,7 +11,7 @@ from device_agents.contract import AgentError
 from harness.cli.common import json_option, preprocess_option, print_json, set_dim_option
 from harness.cli.exit_codes import exit_code_of, worst
 from harness.errors import BoardtuneError, ConfigError, ExitCode
-from harness.plan import Effort
+from harness.plan import Effort, Postprocess
 from harness.quantize.shapes import parse_set_dims
 from harness.report.wording import metric_name
 from harness.results import BoardResult
@@ -32,7 +32,14 @@ from harness.units import format_bytes, format_difference, format_metric, format
     type=click.Choice(["inference", "pipeline"]),
     default="inference",
     show_default=True,
-    help="What is timed: the model alone, or its preprocessing too.",
+    help="What is timed: the model alone, or pre- and post-processing too.",
+)
+@click.option(
+    "--postprocess",
+    type=click.Choice(get_args(Postprocess)),
+    default="none",
+    show_default=True,
+    help="What follows the model with --scope pipeline.",
 )
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Samples per inference.")
 @click.option(
@@ -56,6 +63,7 @@ def command(
     reference: Path | None,
     metrics: tuple[str, ...],
     scope: str,
+    postprocess: Postprocess,
     batch: int,
     effort: Effort,
     seed: int,
@@ -81,6 +89,7 @@ def command(
         metrics=metrics,
         batch=batch,
         pipeline=scope == "pipeline",
+        postprocess=postprocess,
         effort=effort,
         seed=seed,
     )

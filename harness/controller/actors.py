@@ -149,7 +149,7 @@ class Session(Protocol):
 
     def open(self) -> BoardFacts: ...
 
-    def measure(self, request: MeasureRequest) -> MeasureOutcome: ...
+    def measure(self, request: MeasureRequest, deployed: Callable[[int], None]) -> MeasureOutcome: ...
 
     def close(self) -> None: ...
 
@@ -198,8 +198,14 @@ class BoardActor:
             return f"the board is in quarantine: {self._session.quarantined}"
         if self._session.quarantined:
             return self._failed(task, "quarantined", f"the board is in quarantine: {self._session.quarantined}")
-        if task.phase == "search":
-            ray.get(self._recorder.record.remote(events.deployed(task.trial, name)))
+        sent: int | None = None
+
+        def deployed(sent_bytes: int) -> None:
+            nonlocal sent
+            sent = (sent or 0) + sent_bytes
+            if task.phase == "search":
+                ray.get(self._recorder.record.remote(events.deployed(task.trial, name, sent_bytes=sent_bytes)))
+
         recipe = Recipe.from_dict(state.recipe)
         request = MeasureRequest(
             model=ray.get(self._recorder.model_path.remote(task.trial)),
@@ -212,21 +218,25 @@ class BoardActor:
             pipeline=self._prepared.pipeline,
         )
         try:
-            outcome = self._session.measure(request)
+            outcome = self._session.measure(request, deployed)
         except AgentError as error:
-            return self._failed(task, type(error).__name__, error.message, error.detail)
+            return self._failed(task, type(error).__name__, error.message, error.detail, sent_bytes=sent or 0)
         except BoardtuneError as error:
-            return self._failed(task, "evaluation", str(error))
+            return self._failed(task, "evaluation", str(error), sent_bytes=sent or 0)
         except Exception as error:
             # A defect met on one board must not end the trial on the others.
             log.exception("trial %d on %s", task.trial, name)
-            return self._failed(task, "internal", f"{type(error).__name__}: {error}", traceback.format_exc())
+            message = f"{type(error).__name__}: {error}"
+            return self._failed(task, "internal", message, traceback.format_exc(), sent_bytes=sent or 0)
+        if sent is None:
+            # A board that is not as its file wants it is sent nothing; a result comes after ``deployed`` all the same.
+            deployed(0)
         result = replace(outcome.result, phase=task.phase)
         futile = task.phase == "search" and outcome.measurement.stop_reason == "futility"
         record = {**outcome.record, "key": self._key(state, recipe, outcome.record)}
         ray.get(
             self._recorder.keep_result.remote(
-                task.trial, name, task.phase, result, record, outcome.measurement, futile=futile
+                task.trial, name, task.phase, result, record, outcome.measurement, futile=futile, sent_bytes=sent or 0
             )
         )
         return None
@@ -247,13 +257,13 @@ class BoardActor:
         )
         return {"digest": key.digest, **asdict(key)}
 
-    def _failed(self, task: BoardTask, cause: str, message: str, detail: str = "") -> str:
+    def _failed(self, task: BoardTask, cause: str, message: str, detail: str = "", *, sent_bytes: int = 0) -> str:
         name = self._session.name
         if self._closing:
             # Cut short by us, which is no failure of the board or the model.
             return "interrupted"
         if task.phase == "final":
-            event = events.final(task.trial, name, None, cause=cause, message=message)
+            event = events.final(task.trial, name, None, cause=cause, message=message, sent_bytes=sent_bytes)
         else:
             event = events.failed(task.trial, cause, message, board=name, detail=detail)
         ray.get(self._recorder.record.remote(event))

@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from device_agents.contract import (
     Agent,
     AgentError,
@@ -36,7 +33,8 @@ from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
 from harness.boards.schema import Board, Limits
 from harness.controller.considerate import considerate
-from harness.controller.evaluation import EvaluationPart, PartName, score_outputs, sha256_file
+from harness.controller.evaluation import EvaluationPart, PartName, postprocessed, score_outputs, sha256_file
+from harness.controller.loaded_models import LoadedModels
 from harness.controller.wired import wired
 from harness.data.metric import Metric, MetricFailed
 from harness.data.score import Score
@@ -84,6 +82,7 @@ class MeasureRequest:
     scoring: Scoring | None = None
     is_float: bool = False
     batch: int = 1
+    """Samples per inference."""
     pipeline: Pipeline | None = None
 
 
@@ -124,6 +123,7 @@ class BoardSession:
         self._canary_sha256 = sha256_file(self._canary)
         self._facts: BoardFacts | None = None
         self._failures_in_a_row = 0
+        self._sent_bytes = 0
         self._closed = False
         self.quarantined: str | None = None
         """Why the board is left out of the rest of the run."""
@@ -141,7 +141,7 @@ class BoardSession:
     def open(self) -> BoardFacts:
         """Connects and puts the canary there. Raises :class:`AgentError`."""
         self._facts = self._agent.connect()
-        self._agent.deploy(self._canary, self._canary_sha256)
+        self._deploy(self._canary, self._canary_sha256)
         return self._facts
 
     def close(self) -> None:
@@ -153,8 +153,13 @@ class BoardSession:
         """The board's own clock, for accounting device time."""
         return self._agent.health().clock_ns
 
-    def measure(self, request: MeasureRequest) -> MeasureOutcome:
+    def measure(
+        self, request: MeasureRequest, deployed: Callable[[int], None] = lambda sent_bytes: None
+    ) -> MeasureOutcome:
         """Deploys, times, evaluates. Tries again after failures of the link or the board (not of the model).
+
+        ``deployed`` is told, in each attempt, that model and samples are on the board, and what was sent since it was
+        told last (bytes; the canary is among the first).
 
         Raises :class:`AgentError` when the model fails on the board, or when the board does not come back.
         """
@@ -163,7 +168,7 @@ class BoardSession:
             try:
                 if attempt > 1:
                     self._recover()
-                outcome = self._measure_once(request)
+                outcome = self._measure_once(request, deployed)
             except AgentError as error:
                 self._count(error)
                 if not error.retryable or attempt == attempts or self.quarantined or self._closed:
@@ -187,17 +192,23 @@ class BoardSession:
     def _recover(self) -> None:
         self._sleep(self.board.recovery.cool_down_s)
         self._facts = self._agent.recover()
-        self._agent.deploy(self._canary, self._canary_sha256)
+        self._deploy(self._canary, self._canary_sha256)
 
-    def _measure_once(self, request: MeasureRequest) -> MeasureOutcome:
+    def _deploy(self, path: Path, sha256: str) -> None:
+        self._sent_bytes += self._agent.deploy(path, sha256).sent_bytes
+
+    def _measure_once(self, request: MeasureRequest, deployed: Callable[[int], None]) -> MeasureOutcome:
         started, found = self._ready(request.settings)
         if found.mismatches:
             return self._unready(request, started, found)
-        self._agent.deploy(request.model, request.artifact.sha256)
-        self._agent.deploy(request.part.path, request.part.sha256)
-        with _Sessions(self._agent, self.options, request, self._canary_sha256) as sessions:
-            settings = replace(request.settings, exclusive=self.board.runtime.exclusive_session)
-            measurement = Measurement(settings)
+        self._deploy(request.model, request.artifact.sha256)
+        self._deploy(request.part.path, request.part.sha256)
+        deployed(self._sent_bytes)
+        self._sent_bytes = 0
+        with LoadedModels(
+            self._agent, self.options, self._canary_sha256, request.artifact.sha256, request.pipeline
+        ) as sessions:
+            measurement = Measurement(_settings(request, exclusive=self.board.runtime.exclusive_session))
             self._drive(measurement, sessions, request)
             timed = measurement.result()
             outputs: Tensors | None = None
@@ -208,14 +219,15 @@ class BoardSession:
                 rows = DataRef(request.part.sha256, tuple(range(min(SPOT_ROWS, request.part.samples))))
                 spot = self._agent.infer(handle, rows, request.batch)
                 whole = self._agent.infer(
-                    sessions.renew(CANDIDATE),
+                    sessions.renew(CANDIDATE, postprocess=False),
                     DataRef(request.part.sha256),
                     request.batch,
                     deadline_s=_infer_deadline(timed, request),
                 )
                 outputs = whole.outputs
                 peak = max((m for m in (peak, whole.peak_memory_bytes) if m is not None), default=None)
-                unlike = same_outputs(spot.outputs, {k: v[: len(rows.rows or ())] for k, v in outputs.items()})
+                expected = {name: array[: len(rows.rows or ())] for name, array in outputs.items()}
+                unlike = same_outputs(spot.outputs, postprocessed(expected, request.pipeline))
             load = sessions.first_load
         ended = self._agent.health()
         return self._outcome(request, timed, load, outputs, unlike, peak, started, ended)
@@ -252,9 +264,9 @@ class BoardSession:
         )
         return MeasureOutcome(result, timed, self._record(result, timed, found, state, state), None)
 
-    def _drive(self, measurement: Measurement, sessions: _Sessions, request: MeasureRequest) -> None:
+    def _drive(self, measurement: Measurement, sessions: LoadedModels, request: MeasureRequest) -> None:
         """Runs the protocol's steps; the host is kept quiet except while the board cools."""
-        inputs = DataRef(request.part.sha256, tuple(range(min(request.settings.rows, request.part.samples))))
+        inputs = DataRef(request.part.sha256, tuple(range(min(measurement.settings.rows, request.part.samples))))
         canary_inputs = sessions.canary_inputs()
         step = measurement.next()
         while step is not None:
@@ -358,66 +370,24 @@ class BoardSession:
         }
 
 
-class _Sessions:
-    """Loaded models by target; with exclusive boards the agent itself keeps one alive at a time."""
-
-    def __init__(self, agent: Agent, options: RuntimeOptions, request: MeasureRequest, canary_sha256: str) -> None:
-        self._agent = agent
-        self._options = options
-        self._request = request
-        self._canary_sha256 = canary_sha256
-        self._handles: dict[str, LoadReport] = {}
-        self._first: LoadReport | None = None
-
-    def __enter__(self) -> _Sessions:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for report in self._handles.values():
-            with contextlib.suppress(AgentError):
-                self._agent.unload(report.session)
-
-    @property
-    def first_load(self) -> LoadReport:
-        """Of the candidate; loaded now if it never was."""
-        if self._first is None:
-            self.get(CANDIDATE)
-        if self._first is None:
-            raise RuntimeError("the candidate was not loaded")
-        return self._first
-
-    def get(self, target: str) -> str:
-        return self._handles[target].session if target in self._handles else self.renew(target)
-
-    def renew(self, target: str) -> str:
-        if target in self._handles:
-            self._agent.unload(self._handles.pop(target).session)
-        if target == CANARY:
-            report = self._agent.load(self._canary_sha256, self._options)
-        else:
-            report = self._agent.load(self._request.artifact.sha256, self._options, self._request.pipeline)
-            self._first = self._first or report
-        self._handles[target] = report
-        return report.session
-
-    def canary_inputs(self) -> Tensors:
-        """The same seeded noise on every board and in every run."""
-        rng = np.random.default_rng(0)
-        report = self._handles.get(CANARY)
-        if report is None:
-            self.renew(CANARY)
-            report = self._handles[CANARY]
-        arrays: dict[str, npt.NDArray[np.generic]] = {}
-        for name, dtype, shape in report.inputs:
-            sizes = [1, *(size if isinstance(size, int) else 1 for size in shape[1:])]
-            arrays[name] = rng.standard_normal(sizes).astype(np.dtype(dtype))
-        return arrays
-
-
 def _placement(load: LoadReport) -> dict[str, Any]:
     placement = asdict(load.placement)
     placement["nodes"] = {name: list(nodes) for name, nodes in load.placement.nodes.items()}
     return placement
+
+
+def _settings(request: MeasureRequest, *, exclusive: bool) -> MeasurementSettings:
+    """The request's, with what is fed to the model. The seed, which trial and phase are in, labels the blocks."""
+    asked = request.settings
+    label = f"{asked.seed:016x}"
+    rows = max(asked.rows, request.batch)
+    return replace(
+        asked,
+        exclusive=exclusive,
+        rows=rows,
+        block=replace(asked.block, rows=rows, batch=request.batch, label=label),
+        canary_block=replace(asked.canary_block, label=label),
+    )
 
 
 def _infer_deadline(timed: MeasurementResult, request: MeasureRequest) -> float:

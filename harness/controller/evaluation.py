@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from device_agents.contract import Tensors
+from device_agents.contract import Pipeline, Tensors
+from device_agents.runner.pipeline import Pipeline as BoardPipeline
 from harness.data.metric import Metric
 from harness.data.score import Score
 from harness.measure.paired import AccuracyBound, compare
@@ -53,6 +54,17 @@ def score_outputs(
         reference = None if is_float else float_scores.get(metric.name)
         results[metric.name] = compare(metric.facts, score, reference, bounds.get(metric.name))
     return results
+
+
+def postprocessed(outputs: Tensors, pipeline: Pipeline | None) -> Tensors:
+    """What the board's runner makes of these outputs ([samples, ...]) in the timed region, one sample at a time."""
+    if pipeline is None or pipeline.post == "none":
+        return outputs
+    after = BoardPipeline({"post": pipeline.post}).after
+    return {
+        name: np.concatenate([np.atleast_1d(after(array[at : at + 1])) for at in range(len(array))])
+        for name, array in outputs.items()
+    }
 
 
 def sha256_file(path: Path) -> str:

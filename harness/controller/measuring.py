@@ -22,7 +22,7 @@ from harness.data.metrics import resolve_metrics
 from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset, random_dataset
 from harness.errors import BoardtuneError, ConfigError, ModelError
-from harness.plan import Effort
+from harness.plan import Effort, Postprocess
 from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
 from harness.quantize.model_file import load_model, save_model
@@ -53,7 +53,10 @@ class MeasureJob:
     set_dim: Mapping[str, int] | None = None
     metrics: Sequence[str] = ()
     batch: int = 1
+    """Samples per inference."""
     pipeline: bool = False
+    """Whether pre- and post-processing are timed too."""
+    postprocess: Postprocess = "none"
     effort: Effort = "standard"
     seed: int = 0
 
@@ -80,6 +83,8 @@ def measure(
 
     Raises ConfigError/ModelError/DataError before a board is touched.
     """
+    if job.postprocess != "none" and not job.pipeline:
+        raise ConfigError(f"--postprocess {job.postprocess} is timed with --scope pipeline only", hint="add it")
     registry = load_registry()
     boards = [registry.get(name) for name in dict.fromkeys(job.boards)]
     with scratch_folder() as folder:
@@ -153,7 +158,7 @@ def _deployable(
     """The file to send: the user's own, unless dimensions are fixed or its tensors lie beside it."""
     model = load_model(job.model)
     before = model.SerializeToString(deterministic=True)
-    notices = list(fix_dims(model, dict(job.set_dim or {}), job.model))
+    notices = list(fix_dims(model, dict(job.set_dim or {}), job.model, job.batch))
     path = job.model
     external = job.model.stat().st_size < len(before) // 2
     if external or before != model.SerializeToString(deterministic=True):
@@ -167,7 +172,7 @@ def _deployable(
 
 def _samples(job: MeasureJob, inputs: Sequence[TensorSpec], preprocess: Preprocess | None) -> tuple[Dataset, list[str]]:
     if job.data is None:
-        dataset = random_dataset(inputs, RANDOM_SAMPLES, job.seed)
+        dataset = random_dataset(inputs, max(RANDOM_SAMPLES, job.batch), job.seed)
         return dataset, list(dataset.notices)
     dataset = open_dataset(job.data, inputs, preprocess)
     return dataset, list(dataset.notices)
@@ -199,4 +204,4 @@ def _pipeline(
 ) -> Pipeline | None:
     if not job.pipeline or preprocess is None or dataset.raw is None:
         return None
-    return preprocess.to_pipeline(inputs, dataset.raw)
+    return preprocess.to_pipeline(inputs, dataset.raw, job.postprocess)

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from device_agents.contract import Pipeline, Tensors
+from device_agents.runner import ort
+from device_agents.runner.errors import RunnerError
+from device_agents.runner.feeds import Collector, Feeder, Samples
+from device_agents.runner.platform import Options
 from harness.boards.host_lock import host_lock
 from harness.controller.board_session import Scoring
 from harness.controller.evaluation import EvaluationPart, PartName, sha256_file
@@ -24,12 +27,17 @@ from harness.data.preprocess import Preprocess
 from harness.data.score import Score
 from harness.data.source import open_dataset
 from harness.data.split import split_rows
-from harness.errors import ConfigError, DataError
+from harness.errors import ConfigError, DataError, ModelError
 from harness.measure.paired import AccuracyBound, default_bound
 from harness.plan import Plan
+from harness.quantize.acceptance import first_line
+from harness.quantize.calibration_data import CalibrationSet
+from harness.quantize.preparation import BATCH_WITHIN
 from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.search.constraints import Constraints
 
+_HOST = Options([("CPUExecutionProvider", {})], 0, 1, "all", {})
+"""On all of this host's processors."""
 _WITHOUT_EVALUATION = "no evaluation set: candidates are compared with float on the calibration samples (SNR)"
 
 
@@ -55,7 +63,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     Raises :class:`ModelError`, :class:`DataError` or :class:`ConfigError` naming what does not fit.
     """
     with host_lock().work():
-        model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim))
+        model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim), batch=plan.batch)
     preprocess = read_preprocess(plan.preprocess)
     calibration = open_dataset(plan.calib, model.inputs, preprocess)
     evaluation = open_dataset(plan.eval, model.inputs, preprocess) if plan.eval else calibration
@@ -68,6 +76,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
         *model.notices,
         *(() if plan.eval else (_WITHOUT_EVALUATION,)),
         *check_data(calibration, evaluation, model.inputs, metrics),
+        *_left_over(calibration, model),
     ]
     with host_lock().work():
         float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
@@ -122,25 +131,36 @@ def accuracy_bounds(text: str | None, metrics: tuple[Metric, ...]) -> dict[str, 
 
 
 def run_on_host(model: Path, inputs: Tensors, batch: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Outputs on this host's CPU provider: [samples, ...] by output name. Raises :class:`DataError`."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    fixed = session.get_inputs()[0].shape[0] if session.get_inputs()[0].shape else None
-    step = fixed if isinstance(fixed, int) else batch
-    count = len(next(iter(inputs.values())))
-    if count % step:
-        raise DataError(
-            f"{count} samples cannot be fed {step} at a time, the size of the model's first axis",
-            hint="drop samples or use --set-dim to change the batch size",
-        )
-    collected: list[list[npt.NDArray[np.generic]]] = [[] for _ in names]
-    for start in range(0, count, step):
-        outputs = session.run(names, {name: array[start : start + step] for name, array in inputs.items()})
-        for kept, output in zip(collected, outputs, strict=True):
-            kept.append(np.asarray(output))
-    return {name: np.concatenate(arrays) for name, arrays in zip(names, collected, strict=True)}
+    """Outputs on this host's CPU provider: [samples, ...] by output name, fed and collected as boards do it.
+
+    Raises :class:`ModelError` or :class:`DataError`.
+    """
+    try:
+        session = ort.OrtSession(str(model), _HOST)
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime here cannot load the model: {first_line(error)}", where=model) from error
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    try:
+        feeder = Feeder(session.inputs, Samples(arrays), None, None, exact=True)
+        collector = Collector(session.outputs)
+        for real, raw in feeder.batches(batch):
+            collector.add(session.run(feeder.feed(raw)), real, feeder.group or real)
+        return collector.result()
+    except RunnerError as error:
+        raise DataError(error.message, hint=error.hint, where=model) from error
+    except Exception as error:
+        hint = BATCH_WITHIN if batch > 1 else ""
+        message = f"ONNX Runtime here cannot run the model: {first_line(error)}"
+        raise ModelError(message, where=model, hint=hint) from error
+
+
+def _left_over(calibration: Dataset, model: PreparedModel) -> list[str]:
+    """Samples that fill no whole batch. Raises :class:`DataError` where there is not even one batch."""
+    used = CalibrationSet(calibration.inputs, model.inputs)
+    left = len(calibration) - len(used)
+    if not left:
+        return []
+    return [f"calibration uses whole batches of {used.batch}: {left} of {len(calibration)} samples are left out"]
 
 
 def _too_few(metrics: Sequence[Metric], bounds: Mapping[str, AccuracyBound], samples: int) -> list[str]:

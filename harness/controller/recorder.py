@@ -130,16 +130,17 @@ class Recorder:
 
     def keep_result(
         self, trial: int, board: str, phase: Phase, result: BoardResult, record: Mapping[str, Any],
-        measurement: MeasurementResult | None, *, futile: bool = False,
+        measurement: MeasurementResult | None, *, futile: bool = False, sent_bytes: int = 0,
     ) -> None:  # fmt: skip
         """One board's measurement and evaluation of a trial, in the search or as a finalist; ``futile``: it was broken
-        off because the candidate can no longer be picked there."""
+        off because the candidate can no longer be picked there. ``sent_bytes``: of a finalist; in the search they
+        are in the ledger by then."""
         if measurement is not None:
             self._run.write_samples(trial, board, phase, _blocks(measurement), emulated=result.emulated)
         self._run.write_measurement(trial, board, phase, record)
         passing("measurement.written")
         if phase == "final":
-            self.record(events.final(trial, board, result, device_seconds=result.device_seconds))
+            self.record(events.final(trial, board, result, sent_bytes=sent_bytes, device_seconds=result.device_seconds))
             return
         if futile:
             message = "certainly slower than what could still be picked"

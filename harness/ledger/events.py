@@ -78,6 +78,8 @@ def gated(trial: int, facts: Mapping[str, Any] | None = None) -> Event:
 
 
 def deployed(trial: int, board: str, *, sent_bytes: int = 0, device_seconds: float = 0.0) -> Event:
+    """Model and samples are on the board. ``sent_bytes``: what was sent since the board's last such event; what was
+    there already is not sent."""
     return {
         "event": "deployed",
         "trial": trial,
@@ -154,6 +156,7 @@ def final(
     *,
     cause: str = "",
     message: str = "",
+    sent_bytes: int = 0,
     device_seconds: float = 0.0,
 ) -> Event:
     """A finalist was measured and evaluated afresh; ``result`` is ``None`` (with cause) where that failed."""
@@ -164,6 +167,7 @@ def final(
         "result": None if result is None else to_json(result),
         "cause": cause,
         "message": message,
+        "sent_bytes": sent_bytes,
         "device_seconds": device_seconds,
     }
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from device_agents.contract import Block, BoardState
+from device_agents.contract import Block, BlockRequest, BoardState
 from harness.measure.findings import Finding, Level, judge, notices
 from harness.measure.intervals import REPORT_CONFIDENCE, SEQUENTIAL_CONFIDENCE
 from harness.measure.record import BlockRecord, DriftRecord, MeasurementResult, StopReason
@@ -180,14 +180,16 @@ class Measurement:
         if self.settings.exclusive and self._loaded != target:
             yield from self._warm(target, fresh=True)
         self._loaded = target
-        request = self.settings.canary_block if target == CANARY else self.settings.block
-        yield TimedBlock(target, request, fresh=not self._session_blocks(target))
+        yield TimedBlock(target, self._request(target), fresh=not self._session_blocks(target))
+
+    def _request(self, target: str) -> BlockRequest:
+        return self.settings.canary_block if target == CANARY else self.settings.block
 
     def _warm(self, target: str, *, fresh: bool) -> _Script:
         if fresh or target not in self._sessions:
             self._sessions[target] = self._sessions.get(target, -1) + 1
         self._loaded = target
-        steady = SteadyState(self.settings, CANARY_WARMUP if target == CANARY else 1.0)
+        steady = SteadyState(self.settings, self._request(target), CANARY_WARMUP if target == CANARY else 1.0)
         while not steady.over:
             yield Warmup(target, steady.request(), fresh=fresh and not steady.medians)
             steady.add(self._records[-1].samples_ns)

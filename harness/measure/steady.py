@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class SteadyState:
     """
 
     settings: MeasurementSettings
+    block: BlockRequest
+    """What is fed to the model besides: windows feed the same."""
     scale: float = 1.0
     """Of count and durations; below 1 for the canary, whose warmth is only needed for the canary's sake."""
     medians: list[float] = field(default_factory=list)
@@ -63,7 +65,7 @@ class SteadyState:
         window = self.settings.warmup_window_ns * self.scale * 2 ** max(0, len(self.medians) - 1)
         left = max(1, int(self.settings.warmup_cap_ns * self.scale) - self.elapsed_ns)
         length = max(1, min(int(window), left))
-        return BlockRequest(min_count=3, min_ns=length, max_ns=left, rows=self.settings.rows)
+        return replace(self.block, min_count=3, min_ns=length, max_ns=left)
 
 
 def agree(medians: Sequence[float], tolerance: float) -> bool:

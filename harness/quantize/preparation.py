@@ -40,6 +40,7 @@ from harness.scratch import scratch_prefix
 MIN_OPSET = 13
 """First opset whose QuantizeLinear and DequantizeLinear have an axis (per-channel weights)."""
 _FIRST_OPSET_WITH_CONSTANTS = 9
+BATCH_WITHIN = "the model may have its batch size written into a node, such as a Reshape: try it without --batch"
 SAME_OUTPUT_DB = 60.0
 """Float outputs closer than this to the original's differ by rounding only (float32 carries about 140 dB)."""
 SAME_WIDENED_DB = 25.0
@@ -59,7 +60,7 @@ class _Work:
 
 
 def prepare(
-    path: Path, out: Path, set_dims: Mapping[str, int], *, transform: bool, phase: Phase
+    path: Path, out: Path, set_dims: Mapping[str, int], batch: int, *, transform: bool, phase: Phase
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Writes the prepared model to ``out``; returns it with notices.
 
@@ -71,14 +72,14 @@ def prepare(
     _check_inputs(work)
     _check_float(work)
     work.notices += _constant_inputs(work.model)
-    work.notices += fix_dims(work.model, set_dims, path)
+    work.notices += fix_dims(work.model, set_dims, path, batch)
     if work.model.functions:
         work.model = _inlined(work)
     fill_blanks(work.model)
     graphs.name_nodes(work.model)
     phase("loading the float model")
     _widen(work, transform, phase)
-    _check_loads(work)
+    _check_loads(work, BATCH_WITHIN if batch > 1 else "")
     if transform:
         _transform(work, phase)
     else:
@@ -213,13 +214,13 @@ def _widen(work: _Work, transform: bool, phase: Phase) -> None:
     work.notices.append(f"computed in float32 instead of {' and '.join(kinds)}{what}")
 
 
-def _check_loads(work: _Work) -> None:
+def _check_loads(work: _Work, hint: str = "") -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
             open_session(_runnable(work.model, Path(folder)), "disabled")
     except Exception as error:
         message = _load_message(work.model, str(error))
-        raise ModelRefused(message, cause=Cause.DOES_NOT_LOAD, where=work.path) from error
+        raise ModelRefused(message, cause=Cause.DOES_NOT_LOAD, where=work.path, hint=hint) from error
 
 
 def _load_message(model: ModelProto, text: str) -> str:

@@ -43,12 +43,17 @@ _PREPARED: TypeAdapter[PreparedModel] = TypeAdapter(PreparedModel)
 
 
 def prepare_model(
-    model: Path, out: Path, set_dims: Mapping[str, int] | None = None, *, timeout_s: float = TIMEOUT_S
+    model: Path,
+    out: Path,
+    set_dims: Mapping[str, int] | None = None,
+    *,
+    batch: int = 1,
+    timeout_s: float = TIMEOUT_S,
 ) -> PreparedModel:
     """Checks ``model`` and writes its prepared form to ``out`` (external data, if it needs any, beside it).
 
-    A free first axis becomes 1 with a notice; other free dimensions need ``set_dims`` (name -> size). The work is
-    done in a child process, since ONNX Runtime can crash on a model; if the optional steps crash, they are left out.
+    A free first axis becomes ``batch`` with a notice; other free dimensions need ``set_dims`` (name -> size). The work
+    is done in a child process, since ONNX Runtime can crash on a model; if the optional steps crash, they are left out.
     The same model gives the same bytes.
 
     Raises ModelError naming the file and the way out (:class:`~harness.quantize.contract.ModelRefused` where the file
@@ -56,7 +61,13 @@ def prepare_model(
     """
     if out.resolve() == model.resolve():
         raise ModelError("the prepared model would overwrite the model itself", where=model)
-    request = {"model": str(model), "out": str(out), "set_dims": dict(set_dims or {}), "transform": True}
+    request = {
+        "model": str(model),
+        "out": str(out),
+        "set_dims": dict(set_dims or {}),
+        "batch": batch,
+        "transform": True,
+    }
     reply = _child(request, timeout_s)
     if "died" in reply and reply["phase"] not in ("reading the model", "loading the float model"):
         if reply["phase"] == "running the float model":

@@ -35,7 +35,12 @@ def main() -> int:
             send({"loads": True})
             return 0
         model, notices = prepare(
-            path, out, request["set_dims"], transform=request["transform"], phase=lambda name: send({"phase": name})
+            path,
+            out,
+            request["set_dims"],
+            request["batch"],
+            transform=request["transform"],
+            phase=lambda name: send({"phase": name}),
         )
     except ModelError as error:
         cause = {"cause": str(error.cause)} if isinstance(error, ModelRefused) else {}

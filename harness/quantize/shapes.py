@@ -61,11 +61,11 @@ def parse_set_dims(items: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def fix_dims(model: ModelProto, set_dims: Mapping[str, int], path: Path) -> tuple[str, ...]:
-    """Sets free dimensions in place: as asked, and a free first axis to 1; returns notices.
+def fix_dims(model: ModelProto, set_dims: Mapping[str, int], path: Path, batch: int = 1) -> tuple[str, ...]:
+    """Sets free dimensions in place: as asked, and a free first axis to ``batch``; returns notices.
 
     ``set_dims`` maps a dimension's name (or ``INPUT:AXIS``) to its size. Raises ModelError for unknown names, sizes
-    below 1, and dimensions left open; ``path`` is for messages.
+    below 1, dimensions left open, and a first axis that contradicts a ``batch`` above 1; ``path`` is for messages.
     """
     free = free_dims(model)
     sizes = _asked_sizes(free, set_dims, path)
@@ -73,14 +73,51 @@ def fix_dims(model: ModelProto, set_dims: Mapping[str, int], path: Path) -> tupl
     notices = []
     for name in dict.fromkeys(dim.name for dim in free if dim.axis == 0):
         if name not in sizes and name not in inner:
-            sizes[name] = 1
+            sizes[name] = batch
             inputs = ", ".join(repr(dim.input) for dim in free if dim.name == name)
-            notices.append(f"the first axis ({name}) of {inputs} is free: set to 1 (--set-dim {name}=N to change it)")
+            way = "--batch" if batch > 1 else f"--set-dim {name}=N to change it"
+            notices.append(f"the first axis ({name}) of {inputs} is free: set to {batch} ({way})")
     still_open = [dim for dim in free if dim.name not in sizes]
     if still_open:
         raise ModelError(_open_message(still_open), where=path, hint=_open_hint(still_open))
+    if batch > 1:
+        _check_batch(model, free, set_dims, sizes, batch, path)
     _apply(model, free, sizes)
     return tuple(notices)
+
+
+def _check_batch(
+    model: ModelProto,
+    free: tuple[FreeDim, ...],
+    set_dims: Mapping[str, int],
+    sizes: Mapping[str, int],
+    batch: int,
+    path: Path,
+) -> None:
+    by_input = {dim.input: dim for dim in free if dim.axis == 0}
+    for value in model_inputs(model):
+        dims = value.type.tensor_type.shape.dim
+        if not dims:
+            raise ModelError(
+                f"--batch {batch}: input {value.name!r} is a single number, without an axis for samples",
+                where=path,
+                hint="leave out --batch",
+            )
+        dim = by_input.get(value.name)
+        if dim is None and dims[0].dim_value != batch:
+            raise ModelError(
+                f"--batch {batch}: the model fixes the first axis of input {value.name!r} at {dims[0].dim_value}",
+                where=path,
+                hint="export the model with a free first axis, or leave out --batch",
+            )
+        if dim is not None and sizes[dim.name] != batch:
+            asked = next(name for name in (dim.name, dim.place, *set_dims) if name in set_dims)
+            raise ModelError(
+                f"--batch {batch} and --set-dim {asked}={sizes[dim.name]} contradict each other: both size the first "
+                f"axis of input {value.name!r}",
+                where=path,
+                hint="give one of the two",
+            )
 
 
 def _asked_sizes(free: tuple[FreeDim, ...], set_dims: Mapping[str, int], path: Path) -> dict[str, int]:

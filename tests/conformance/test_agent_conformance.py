@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import models
@@ -287,6 +288,17 @@ def test_first_inference_is_reported_once_and_apart(agent: Agent, tmp_path: Path
     assert first.first_ns > 0
     assert len(first.samples_ns) == 5
     assert second.first_ns is None
+
+
+def test_a_block_feeds_as_many_samples_as_asked_for(agent: Agent, tmp_path: Path, x: np.ndarray) -> None:
+    free = load(agent, models.affine(tmp_path / "free.onnx"))
+    for batch in (2, len(x) + 3):
+        block = agent.measure(free.session, {"x": x}, replace(SHORT, batch=batch, label="any"))
+        assert len(block.samples_ns) >= SHORT.min_count
+    fixed = load(agent, models.affine(tmp_path / "fixed.onnx", batch=3))
+    assert len(agent.measure(fixed.session, {"x": x}, replace(SHORT, batch=3)).samples_ns) >= SHORT.min_count
+    with pytest.raises(BadData, match="2 samples per inference are asked for; the model takes 3"):
+        agent.measure(fixed.session, {"x": x}, replace(SHORT, batch=2))
 
 
 def test_measure_and_infer_leave_each_other_alone(agent: Agent, tmp_path: Path, x: np.ndarray) -> None:

@@ -117,6 +117,7 @@ class MadeUpQuantizer:
 @dataclass
 class _Session:
     sha256: str
+    pipeline: Pipeline | None = None
     blocks: int = 0
 
 
@@ -139,6 +140,10 @@ class MadeUpDevice:
     boot_id: str = "boot"
     """Changes by itself with :class:`DeviceReboot` planted."""
     calls: list[str] = field(default_factory=list)
+    requests: list[tuple[str, BlockRequest]] = field(default_factory=list)
+    """(digest of the model, request) of each block."""
+    batches: list[int] = field(default_factory=list)
+    """Of each inference pass."""
     clock_ns: int = 0
     _files: dict[str, bytes] = field(default_factory=dict)
     _sessions: dict[str, _Session] = field(default_factory=dict)
@@ -183,8 +188,10 @@ class MadeUpDevice:
 
     def deploy(self, path: Path, sha256: str, deadline_s: float = 600.0) -> DeployReport:
         self._call("deploy")
+        size = path.stat().st_size
+        sent = 0 if sha256 in self._files else size
         self._files[sha256] = path.read_bytes()
-        return DeployReport(sha256, path.stat().st_size, path.stat().st_size)
+        return DeployReport(sha256, size, sent)
 
     def load(
         self, sha256: str, options: RuntimeOptions, pipeline: Pipeline | None = None, deadline_s: float = 300.0
@@ -192,7 +199,7 @@ class MadeUpDevice:
         self._call("load")
         self._count += 1
         handle = f"s{self._count}"
-        self._sessions[handle] = _Session(sha256)
+        self._sessions[handle] = _Session(sha256, pipeline)
         self._resident = handle
         graph = onnx.load_from_string(self._files[sha256]).graph
         inputs = tuple(
@@ -207,6 +214,7 @@ class MadeUpDevice:
     ) -> Block:
         self._call("measure")
         loaded = self._use(session)
+        self.requests.append((loaded.sha256, request))
         level = self.levels(loaded.sha256)
         count = min(100, max(request.min_count, int(np.ceil(request.min_ns / level))))
         rng = np.random.default_rng([int(loaded.sha256[:12], 16), loaded.blocks])
@@ -227,7 +235,10 @@ class MadeUpDevice:
         noise = np.random.default_rng(digest).normal(0, 0.02 * (digest % 7), size=(len(x), 4))
         y = (x @ WEIGHTS + noise).astype(np.float32)
         if self.spot_differs and loaded.blocks:
-            y = y + 1.0
+            y = -y
+        self.batches.append(batch)
+        if loaded.pipeline is not None and loaded.pipeline.post == "argmax":
+            y = y.argmax(axis=-1)
         rows = slice(None) if inputs.rows is None else list(inputs.rows)
         self.clock_ns += 1000 * len(y[rows])
         return Inference(self.boot_id, {"y": y[rows]}, peak_memory_bytes=2 << 20)

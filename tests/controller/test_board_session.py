@@ -12,6 +12,9 @@ import made_up
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from made_up import MadeUpDevice, board, session_on
 
 from device_agents.contract import (
@@ -24,13 +27,16 @@ from device_agents.contract import (
     LinkError,
     ModelRejected,
     OutOfMemory,
+    Pipeline,
 )
+from device_agents.runner.pipeline import Pipeline as BoardPipeline
 from harness.boards.host_lock import HostBusy, HostLock
 from harness.boards.schema import Limits
 from harness.controller.board_session import BoardSession, MeasureRequest, board_constraints
+from harness.controller.evaluation import postprocessed
 from harness.controller.measuring import MeasureJob, measure
 from harness.controller.preparation import Prepared, prepare
-from harness.errors import ConfigError
+from harness.errors import ConfigError, ModelError
 from harness.measure.settings import settings_for
 from harness.results import ArtifactInfo
 from harness.search.constraints import Constraints
@@ -79,6 +85,93 @@ def test_a_whole_measurement(request_: MeasureRequest) -> None:
     assert outcome.record["verdict"] == "valid"
     # Nothing stays loaded.
     assert device.calls.count("load") == device.calls.count("unload")
+
+
+class TestWhatIsFed:
+    def test_the_batch_reaches_every_block_and_pass_of_the_candidate(self, request_: MeasureRequest) -> None:
+        device = MadeUpDevice()
+        outcome = opened(device).measure(replace(request_, batch=12))
+        candidate = [asked for sha256, asked in device.requests if sha256 == request_.artifact.sha256]
+        canary = [asked for sha256, asked in device.requests if sha256 != request_.artifact.sha256]
+        assert {(asked.batch, asked.rows) for asked in candidate} == {(12, 12)}
+        assert {(asked.batch, asked.rows) for asked in canary} == {(1, 8)}
+        assert device.batches == [12, 12]
+        assert outcome.record["settings"]["block"]["batch"] == 12
+
+    def test_blocks_of_another_seed_are_another_draw(self, request_: MeasureRequest) -> None:
+        device = MadeUpDevice()
+        session = opened(device)
+
+        def labels(seed: int) -> set[str]:
+            device.requests.clear()
+            session.measure(replace(request_, settings=settings_for("quick", seed=seed)))
+            return {asked.label for _, asked in device.requests}
+
+        first, second, again = labels(1), labels(2), labels(1)
+        assert len(first) == len(second) == 1
+        assert first == again != second
+
+    def test_what_was_sent_is_told_once(self, request_: MeasureRequest) -> None:
+        sent: list[int] = []
+        device = MadeUpDevice()
+        session = opened(device)
+        session.measure(request_, sent.append)
+        assert sent == [sum(len(content) for content in device._files.values())]
+        session.measure(request_, sent.append)
+        assert sent[1:] == [0]
+
+    def test_what_was_sent_is_told_in_each_attempt(self, request_: MeasureRequest) -> None:
+        sent: list[int] = []
+        device = MadeUpDevice(faults={"load": [gone()]})
+        opened(device).measure(request_, sent.append)
+        assert sent == [sum(len(content) for content in device._files.values()), 0]
+
+
+class TestPostprocessing:
+    def test_metrics_are_about_the_models_own_outputs(self, request_: MeasureRequest) -> None:
+        plain = opened(MadeUpDevice()).measure(request_)
+        timed = opened(MadeUpDevice()).measure(replace(request_, pipeline=Pipeline(post="argmax")))
+        assert timed.result.verdict == "valid"
+        assert timed.result.metrics == plain.result.metrics
+        assert timed.outputs is not None
+        assert timed.outputs["y"].shape == (request_.part.samples, 4)
+
+    def test_what_was_timed_has_it(self, request_: MeasureRequest) -> None:
+        posts: list[tuple[str, str]] = []
+
+        class Told(MadeUpDevice):
+            def measure(self, session: str, *values: Any, **named: Any) -> Any:
+                posts.append(("measure", self._post(session)))
+                return super().measure(session, *values, **named)
+
+            def infer(self, session: str, *values: Any, **named: Any) -> Any:
+                posts.append(("infer", self._post(session)))
+                return super().infer(session, *values, **named)
+
+            def _post(self, session: str) -> str:
+                pipeline = self._sessions[session].pipeline
+                return pipeline.post if pipeline else "canary"
+
+        opened(Told()).measure(replace(request_, pipeline=Pipeline(post="softmax")))
+        assert {post for operation, post in posts if operation == "measure"} == {"canary", "softmax"}
+        assert [post for operation, post in posts if operation == "infer"] == ["softmax", "none"]
+
+    def test_another_model_is_still_noticed(self, request_: MeasureRequest) -> None:
+        device = MadeUpDevice(spot_differs=True)
+        result = opened(device).measure(replace(request_, pipeline=Pipeline(post="argmax"))).result
+        assert result.verdict == "invalid"
+        assert any("computes something else" in reason for reason in result.reasons)
+
+
+@given(
+    hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=4, max_side=5), elements=st.floats(-50, 50, width=32)),
+    st.sampled_from(["softmax", "argmax"]),
+)
+def test_postprocessing_here_is_the_boards(outputs: np.ndarray, post: Any) -> None:
+    expected = BoardPipeline({"post": post}).after(outputs)
+    found = postprocessed({"y": outputs}, Pipeline(post=post))["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.dtype == expected.dtype
 
 
 class TestRetries:
@@ -395,6 +488,23 @@ class TestMeasureCommandsWork:
         )
         assert measured.results["alpha"].metrics == {}
         assert any("random" in message for message in told)
+
+    def test_post_processing_needs_the_pipeline(self, tmp_path: Path) -> None:
+        plan = made_up.tiny_plan(tmp_path / "data")
+        with pytest.raises(ConfigError, match="--postprocess argmax is timed with --scope pipeline only"):
+            measure(MeasureJob(plan.model, ["alpha"], postprocess="argmax"), agent_factory=lambda _: MadeUpDevice())
+
+    def test_batches(self, tmp_path: Path) -> None:
+        plan = made_up.tiny_plan(tmp_path / "data")
+        device = MadeUpDevice()
+        job = MeasureJob(plan.model, ["alpha"], data=str(plan.eval), reference=plan.model, effort="quick", batch=7)
+        measured = measure(job, agent_factory=lambda _: device)
+        # 60 samples are no multiple of 7.
+        assert measured.results["alpha"].metrics["top1"].n == 60
+        assert {asked.batch for _, asked in device.requests} == {1, 7}
+        assert any("set to 7" in notice for notice in measured.notices)
+        with pytest.raises(ModelError, match="contradict"):
+            measure(replace(job, set_dim={"batch": 8}), agent_factory=lambda _: device)
 
     def test_the_board_is_let_go_after_a_failure(self, tmp_path: Path) -> None:
         device = MadeUpDevice(faults={"load": [ModelRejected("no such operator")]})

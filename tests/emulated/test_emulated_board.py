@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from device_agents.contract import (
     DeviceTimeout,
     LoadReport,
     OutOfMemory,
+    Pipeline,
     RuntimeOptions,
 )
 from device_agents.emulated import EmulatedSpec
@@ -127,6 +129,55 @@ def test_a_batch_is_charged_as_a_batch(board: Board, models: Models) -> None:
     agent.infer(report.session, {"x": X}, 4)
     passed = agent.health().clock_ns - before
     assert passed == 2 * round(modelled_ns(spec, models["large"][0], 4))
+
+
+def test_a_block_of_batches_takes_what_the_cost_model_says_of_batches(board: Board, models: Models) -> None:
+    spec = make_spec(noise={"kind": "none"})
+    agent = board(spec)
+    agent.connect()
+    report = load(agent, models["large"])
+    for batch in (1, 8, 11):
+        measured = block(agent, report.session, BlockRequest(20, 1, 10**12, batch=batch))
+        assert set(measured.samples_ns) == {round(modelled_ns(spec, models["large"][0], batch))}
+    assert modelled_ns(spec, models["large"][0], 8) > 3 * modelled_ns(spec, models["large"][0], 1)
+
+
+@pytest.mark.parametrize(("post", "passes"), [("none", 0.0), ("softmax", 3.0), ("argmax", 1.0)])
+def test_processing_around_the_model_takes_time(board: Board, models: Models, post: Any, passes: float) -> None:
+    """Each step over the elements is bound by memory (8 bytes per element at 8 GB/s), softmax by its operations."""
+    processor = {"gelement_per_s": 2.0, "memory_gb_s": 8.0, "launch_us": 3.0, "element_cost": {"Softmax": 6}}
+    spec = make_spec(noise={"kind": "none"}, cost_model=cost_model(processor))
+    agent = board(spec)
+    agent.connect()
+    agent.deploy(*models["small"])
+    pipeline = Pipeline(scale=0.5, mean=(1.0,), transpose=(2, 0, 1), post=post)
+    report = agent.load(models["small"][1], RuntimeOptions(), pipeline)
+    raw = np.ascontiguousarray(X.transpose(0, 2, 3, 1))
+    request = BlockRequest(20, 1, 10**12, batch=4)
+    samples = agent.measure(report.session, {"x": raw}, request).samples_ns
+    before = 3 * (3000 + 4 * 192 * 1.0)
+    after = 3000 + 4 * 5 * passes if passes else 0.0
+    expected = modelled_ns(spec, models["small"][0], 4) + before + after
+    np.testing.assert_allclose(samples, expected, atol=3)
+    clock = agent.health().clock_ns
+    agent.infer(report.session, {"x": raw}, 4)
+    assert agent.health().clock_ns - clock == pytest.approx(2 * expected, abs=6)
+
+
+def test_another_label_is_another_draw_and_the_same_the_same(board: Board, models: Models) -> None:
+    def measured(label: str) -> np.ndarray:
+        agent.health()
+        session = load(agent, models["small"]).session
+        samples = block(agent, session, replace(REQUEST, label=label)).samples_ns
+        agent.unload(session)
+        return samples
+
+    agent = board()
+    agent.connect()
+    search, final = measured("search"), measured("final")
+    assert not np.array_equal(search, final)
+    np.testing.assert_array_equal(measured("search"), search)
+    np.testing.assert_array_equal(measured("final"), final)
 
 
 def test_throttling_shows_as_drift_and_as_a_flag_and_the_board_cools_down(board: Board, models: Models) -> None:

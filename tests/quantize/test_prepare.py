@@ -160,6 +160,38 @@ def test_free_first_axis_becomes_one_with_a_notice(tmp_path: Path) -> None:
     assert prepare_model(path, tmp_path / "p.onnx", {"N": 4}).inputs[0].shape == (4, 3, 12, 12)
 
 
+def test_free_first_axis_becomes_the_batch(tmp_path: Path) -> None:
+    path = write(conv_net(batch="N"), tmp_path / "m.onnx")
+    prepared = prepare_model(path, tmp_path / "p.onnx", batch=8)
+    assert [spec.shape for spec in (*prepared.inputs, *prepared.outputs)] == [(8, 3, 12, 12), (8, 5)]
+    assert any("'x'" in n and "set to 8" in n and "--batch" in n for n in prepared.notices)
+    assert prepare_model(path, tmp_path / "p.onnx", {"N": 8}, batch=8).inputs[0].shape == (8, 3, 12, 12)
+    fixed = write(conv_net(batch=8), tmp_path / "fixed.onnx")
+    assert prepare_model(fixed, tmp_path / "p.onnx", batch=8).notices == ()
+
+
+def test_a_batch_that_the_first_axis_contradicts(tmp_path: Path) -> None:
+    path = write(conv_net(batch="N"), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"--batch 7 and --set-dim N=8 contradict .*'x'"):
+        prepare_model(path, tmp_path / "p.onnx", {"N": 8}, batch=7)
+    with pytest.raises(ModelError, match=r"--batch 7 and --set-dim x:0=8 contradict"):
+        prepare_model(path, tmp_path / "p.onnx", {"x:0": 8}, batch=7)
+    fixed = write(conv_net(batch=1), tmp_path / "fixed.onnx")
+    with pytest.raises(ModelError, match=r"--batch 7: the model fixes the first axis of input 'x' at 1"):
+        prepare_model(fixed, tmp_path / "p.onnx", batch=7)
+
+
+def test_a_batch_size_within_the_model_is_named_as_the_suspect(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+    weights = {"shape": np.array([1, -1]), "w": np.ones((12, 4), np.float32)}
+    model = model_of(nodes, weights, {"x": ["N", 3, 4]}, {"y": [1, 4]})
+    path = write(model, tmp_path / "m.onnx")
+    assert prepare_model(path, tmp_path / "p.onnx").inputs[0].shape == (1, 3, 4)
+    with pytest.raises(ModelError) as caught:
+        prepare_model(path, tmp_path / "p.onnx", batch=4)
+    assert "without --batch" in caught.value.hint
+
+
 def test_inner_axis_must_be_given(tmp_path: Path) -> None:
     path = write(_dynamic(), tmp_path / "m.onnx")
     text = refused(path, tmp_path)

@@ -19,7 +19,7 @@ from device_agents.runner.platform import Spec
 def passed_through(inputs, source, rows, batch, function):
     """All rows through ``function`` of the feeds, batch by batch, as the child does it."""
     feeder = Feeder(inputs, source, rows, None, exact=True)
-    collector = Collector([Spec("y", "float32", ())], None)
+    collector = Collector([Spec("y", "float32", ())])
     for real, raw in feeder.batches(batch):
         collector.add([function(feeder.feed(raw))], real, feeder.group or real)
     return collector.result()["y"]
@@ -47,6 +47,25 @@ def test_batching_changes_nothing(count: int, batch: int, fixed: int | None, dat
         assert set(sizes) == {fixed}
     else:
         assert max(sizes) <= batch
+
+
+@given(count=st.integers(1, 9), batch=st.integers(1, 12), fixed=st.booleans())
+def test_timed_inferences_are_whole_and_go_round_the_rows(count: int, batch: int, fixed: bool) -> None:
+    x = np.arange(count * 3, dtype=np.float32).reshape(count, 3)
+    feeder = Feeder([Spec("x", "float32", (batch if fixed else "n", 3))], Samples({"x": x}), None, None, exact=True)
+    fed = [feeder.feed(raw)["x"] for raw in feeder.timed(batch)]
+    assert {len(each) for each in fed} == {batch}
+    assert len(fed) == -(-count // batch)
+    np.testing.assert_array_equal(np.concatenate(fed), np.resize(x, (len(fed) * batch, 3)))
+
+
+@pytest.mark.parametrize(("shape", "batch"), [((2, 3), 4), ((3,), 2)])
+def test_another_batch_than_the_model_fixes_is_not_timed(shape: tuple[int, ...], batch: int) -> None:
+    feeder = Feeder([Spec("x", "float32", shape)], Samples({"x": np.zeros((4, 3), np.float32)}), None, None, exact=True)
+    with pytest.raises(RunnerError, match=f"{batch} samples per inference are asked for; the model takes") as caught:
+        list(feeder.timed(batch))
+    assert caught.value.kind == "BadData"
+    assert len(list(feeder.timed(1))) >= 2
 
 
 def test_a_model_without_batch_axis_gets_whole_samples() -> None:
@@ -134,6 +153,19 @@ def test_pipeline_post() -> None:
     np.testing.assert_array_equal(Pipeline({"post": "argmax"}).after(logits), [1, 0])
     with pytest.raises(RunnerError, match="softmax"):
         Pipeline({"post": "sort"})
+
+
+def test_pipeline_tells_its_passes_over_the_elements() -> None:
+    raw = np.zeros((5, 6, 4, 3), np.uint8)
+    full = {"scale": 1 / 255, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "transpose": (2, 0, 1)}
+    assert Pipeline(full).work_before(raw) == [(name, 360) for name in ("Mul", "Sub", "Div", "Cast")]
+    assert Pipeline({"scale": 1 / 255}).work_before(raw) == [("Mul", 360)]
+    assert Pipeline({"dtype": "uint8", "expand_axis": 0}).work_before(raw) == []
+    assert Pipeline({}).work_before(raw) == [("Cast", 360)]
+    logits = np.zeros((5, 10), np.float32)
+    assert Pipeline({"post": "softmax"}).work_after(logits) == [("Softmax", 50)]
+    assert Pipeline({"post": "argmax"}).work_after(logits) == [("ArgMax", 50)]
+    assert Pipeline({}).work_after(logits) == []
 
 
 @pytest.mark.parametrize(
