@@ -42,7 +42,9 @@ KINDS = (
 
 @given(
     hnp.arrays(
-        np.float32, hnp.array_shapes(min_dims=2, max_dims=4, max_side=4), elements=st.floats(-(2.0**99), 2.0**99, width=32)
+        np.float32,
+        hnp.array_shapes(min_dims=2, max_dims=4, max_side=4),
+        elements=st.floats(-(2.0**99), 2.0**99, width=32),
     ),
     st.sampled_from(KINDS),
     st.booleans(),
