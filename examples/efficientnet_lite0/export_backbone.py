@@ -19,7 +19,7 @@ from torch import nn
 OPSET = 18
 
 
-class Backbone(nn.Module):  # type: ignore[misc]  # torch is not typed where boardtune is checked
+class Backbone(nn.Module):  # type: ignore[misc, unused-ignore]  # torch is not typed where boardtune is checked
     """The network up to its global average."""
 
     def __init__(self, network: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,8 +156,8 @@ class Installations:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, exit_code: int = 0) -> None:
         self.commands: list[Sequence[str]] = []
         self.exit_code = exit_code
-        monkeypatch.setattr(toolchain.venv, "create", self._create)
-        monkeypatch.setattr(toolchain.subprocess, "run", self._run)
+        monkeypatch.setattr(venv, "create", self._create)
+        monkeypatch.setattr(subprocess, "run", self._run)
 
     def _create(self, folder: Path, **_: Any) -> None:
         python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -182,7 +183,7 @@ def test_environment_of_other_requirements_is_made_again(monkeypatch: pytest.Mon
     installations = Installations(monkeypatch)
     toolchain.ensure_environment(tmp_path)
     (tmp_path / "installed.txt").write_text("torch==1.0\n", encoding="utf-8")
-    monkeypatch.setattr(toolchain.venv, "create", lambda *_, **__: None)
+    monkeypatch.setattr(venv, "create", lambda *_, **__: None)
     toolchain.ensure_environment(tmp_path)
     assert len(installations.commands) == 2
 
@@ -192,7 +193,7 @@ def test_failed_installation_is_told_and_tried_again(monkeypatch: pytest.MonkeyP
     with pytest.raises(toolchain.ToolchainProblem, match="no matching distribution"):
         toolchain.ensure_environment(tmp_path / "a")
     installations.exit_code = 0
-    monkeypatch.setattr(toolchain.venv, "create", lambda *_, **__: None)
+    monkeypatch.setattr(venv, "create", lambda *_, **__: None)
     toolchain.ensure_environment(tmp_path / "a")
     assert len(installations.commands) == 2
 
