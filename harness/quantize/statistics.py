@@ -21,6 +21,8 @@ BINS = 8192
 MAX_CHANNELS = 1 << 16
 """Activations with more channels than this (vocabularies) are only known as a whole."""
 _CACHED = 1 << 15
+_NARROWEST = 2.0**-100
+"""Half width of the narrowest histogram: below it the scale to bins would overflow float32."""
 """Values binned at once: what stays in a processor's cache."""
 _OBSERVED = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
@@ -159,7 +161,7 @@ class Accumulator:
             return
         if self.half_width == 0.0:
             # All before were zeros, which fit any width.
-            self.half_width = _power_of_two_above(magnitude)
+            self.half_width = max(_power_of_two_above(magnitude), _NARROWEST)
             self.counts[bins // 2] += zeros_before
         while self.half_width <= magnitude:
             self._widen()
