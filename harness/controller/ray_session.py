@@ -6,11 +6,13 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import BoardtuneError, ConfigError
 
+_KNOCK_S = 10.0
 MINIMUM_CPUS = 3
 """Two quantizers and one trial."""
 
@@ -86,6 +88,7 @@ def _join(address: str) -> None:
     import ray
 
     try:
+        _knock(address)
         ray.init(
             address=address,
             log_to_driver=False,
@@ -93,7 +96,7 @@ def _join(address: str) -> None:
             logging_level=logging.ERROR,
             namespace="boardtune",
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"cannot join the Ray cluster at {address!r}: {str(error).partition(chr(10))[0]}",
             hint="start it with `ray start --head`, or leave out --ray-address",
@@ -105,6 +108,13 @@ def _join(address: str) -> None:
             f"the Ray cluster at {address!r} has {cpus:g} CPUs, and a search needs {MINIMUM_CPUS}",
             hint="give it more (`ray start --num-cpus=…`)",
         )
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes. Raises ``OSError`` where nothing listens at ``HOST:PORT``."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
 def _keep_logs(source: Path, target: Path) -> None:

@@ -159,8 +159,5 @@ def test_several_nodes(folder: Path, uninterrupted: tuple[bytes, str, str]) -> N
         code, _, err = Search(folder / "nodes", *TINY, "--ray-address", cluster.address).end()
         assert code == 0, err
         assert result(folder / "nodes") == uninterrupted[0]
-        code, _, err = Search(folder / "none", *TINY, "--ray-address", "127.0.0.1:1").end()
-        assert code == ExitCode.USAGE
-        assert "cannot join the Ray cluster at '127.0.0.1:1'" in err
     finally:
         cluster.shutdown()
