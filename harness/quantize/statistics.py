@@ -22,7 +22,7 @@ MAX_CHANNELS = 1 << 16
 """Activations with more channels than this (vocabularies) are only known as a whole."""
 _CACHED = 1 << 15
 _NARROWEST = 2.0**-100
-"""Half width of the narrowest histogram: below it the scale to bins would overflow float32."""
+"""Half width below which the scale to bins would overflow float32."""
 """Values binned at once: what stays in a processor's cache."""
 _OBSERVED = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
@@ -161,12 +161,13 @@ class Accumulator:
             return
         if self.half_width == 0.0:
             # All before were zeros, which fit any width.
-            self.half_width = max(_power_of_two_above(magnitude), _NARROWEST)
+            self.half_width = _power_of_two_above(magnitude)
             self.counts[bins // 2] += zeros_before
         while self.half_width <= magnitude:
             self._widen()
         # Both are powers of two, so the scaled value is exact in float32 too, and no value can round into the next bin.
-        scale = np.float32(bins / (2.0 * self.half_width))
+        kind = np.float32 if self.half_width >= _NARROWEST else np.float64
+        scale = kind(bins / (2.0 * self.half_width))
         for start in range(0, values.size, _CACHED):
             places = np.floor(values[start : start + _CACHED] * scale).astype(np.intp)
             places += bins // 2
