@@ -18,6 +18,8 @@ from harness.quantize.algorithms.regions import UnknownTensorError, nodes_after,
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
 from harness.quantize.model_file import load_model, save_model
+from harness.quantize.passes.interface import put_back, set_aside
+from harness.quantize.passes.names import colliding_tensors, rename
 from harness.quantize.passes.unshare import merge_equal_initializers
 from harness.quantize.rewriters import OperatorRewriter
 from harness.quantize.static_recipe import make_static
@@ -136,15 +138,26 @@ def _excluded_regions(model: ModelProto, recipe: Recipe) -> set[str]:
 
 def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
     blocked = sorted({*DEFAULT_OP_BLOCK_LIST, *recipe.exclude_op_types})
+    # The converter gives the mean and deviation of a layer normalization the type of its result; they stay float32.
+    several = [n.name for n in model.graph.node if n.op_type == "LayerNormalization" and len(n.output) > 1]
+    aside = set_aside(model)
     converted: ModelProto = convert_float_to_float16(
-        model, keep_io_types=True, disable_shape_infer=True, op_block_list=blocked, node_block_list=excluded
+        model,
+        keep_io_types=True,
+        disable_shape_infer=True,
+        op_block_list=blocked,
+        node_block_list=sorted({*excluded, *several}),
     )
+    put_back(converted, aside)
     return converted
 
 
 def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
     op_types, excluded = _dynamic_selection(model, recipe, excluded)
     add_infer_metadata(model)
+    own_names = colliding_tensors(model)
+    rename(model, own_names)
+    aside = set_aside(model)
     weight = QuantType.QInt8 if recipe.weight == "int8" else QuantType.QUInt8
     rewriter = OperatorRewriter(
         model,
@@ -163,6 +176,8 @@ def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelPro
     )
     rewriter.quantize_model()
     quantized: ModelProto = rewriter.model.model
+    put_back(quantized, aside)
+    rename(quantized, {own: name for name, own in own_names.items()})
     return quantized
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from harness.quantize.graph import initializers_of
+from harness.quantize.passes.names import rename
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,12 @@ def set_aside(model: ModelProto) -> SetAside:
 
 
 def put_back(model: ModelProto, aside: SetAside) -> None:
+    """Makes the outputs what they were; a constant given another type meanwhile keeps that under another name."""
     graph = model.graph
+    present = initializers_of(graph)
+    changed = (t.name for t in aside.constants if t.name in present and present[t.name].data_type != t.data_type)
+    rename(model, {name: name for name in changed})
     del graph.output[:]
     graph.output.extend(aside.outputs)
-    present = set(initializers_of(graph))
+    present = initializers_of(graph)
     graph.initializer.extend(tensor for tensor in aside.constants if tensor.name not in present)

@@ -480,7 +480,7 @@ def weight_listed_as_an_input() -> ModelProto:
     return g.model()
 
 
-@pattern()
+@pattern(float16=50.0, dynamic=20.0)
 def weight_is_an_output() -> ModelProto:
     g = GraphBuilder()
     x = g.input("x", 2, 6)
@@ -490,7 +490,7 @@ def weight_is_an_output() -> ModelProto:
     return g.model()
 
 
-@pattern()
+@pattern(float16=50.0, dynamic=20.0)
 def input_is_an_output() -> ModelProto:
     g = GraphBuilder()
     x = g.input("x", 2, 6)
@@ -581,7 +581,7 @@ def matmul_of_two_activations() -> ModelProto:
 # Names.
 
 
-@pattern()
+@pattern(dynamic=20.0)
 def names_that_collide() -> ModelProto:
     """Names of the form that rewriters make up."""
     g = GraphBuilder()
@@ -964,7 +964,7 @@ def lstm_between_layers() -> ModelProto:
     return g.model()
 
 
-@pattern(floor=25.0)
+@pattern(floor=25.0, float16=50.0)
 def layer_normalization_all_outputs() -> ModelProto:
     g = GraphBuilder()
     x = g.input("x", 2, 5, 8)

@@ -21,6 +21,7 @@ RECIPES = {
     "s8s8": _BASE,
     "u8s8": _BASE.with_changes(activation="uint8"),
     "qop": _BASE.with_changes(activation="uint8", format="QOperator"),
+    "float16": Recipe(scheme="float16"),
     "dynamic": Recipe(scheme="dynamic", granularity="per_channel"),
 }
 
