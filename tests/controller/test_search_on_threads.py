@@ -144,6 +144,30 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(plan: Plan, operation:
 
 
 class TestBoards:
+    def test_one_that_is_not_as_its_file_wants_it(self, plan: Plan) -> None:
+        """Nothing is sent to it, and what is recorded says so."""
+        found: list[MadeUpDevice] = []
+
+        def devices(made: Board) -> Session:
+            if made.name == "beta":
+                made = made.model_copy(update={"state": made.state.model_copy(update={"governor": "performance"})})
+            found.append(MadeUpDevice(made.name, state={"governor": "powersave"}))
+            return session_on(found[-1], made)
+
+        result = run(plan, devices=devices)
+        assert result.candidates["picks"]["alpha"]
+        assert result.candidates["picks"]["beta"] == []
+        with RunDirectory.open(Path("run")) as recorded:
+            events = [json.loads(line) for line in (recorded.path / "ledger.jsonl").read_text().splitlines()]
+            trials = list(recorded.state.trials.values())
+        assert any(trial.boards["beta"].status == "evaluated" for trial in trials if "beta" in trial.boards)
+        sent = {name: sum(e["sent_bytes"] for e in events if e["event"] == "deployed" and e["board"] == name)
+                for name in ("alpha", "beta")}  # fmt: skip
+        canary = found[0]._files[found[0].requests[0][0]]
+        # The canary was on its way before anything was known.
+        assert sent["beta"] in (0, len(canary))
+        assert sent["alpha"] > len(canary)
+
     def test_none_answers(self, plan: Plan) -> None:
         with pytest.raises(BoardUnavailable) as raised:
             run(plan, devices=with_faults(alpha={"connect": [LinkError("refused", hint="is it on?")]}))
