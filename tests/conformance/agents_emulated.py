@@ -8,9 +8,8 @@ from pathlib import Path
 
 from device_agents.contract import Agent
 from device_agents.emulated import EmulatedSpec, emulated_agent
+from tests.conformance.limits import CACHE_BYTES
 
-_CACHE_BYTES = 4_000_000
-"""As the battery expects."""
 _CONV = ["int8", "float16"]
 
 
@@ -42,7 +41,7 @@ def spec() -> EmulatedSpec:
 @contextmanager
 def factory(tmp_path: Path) -> Iterator[Agent]:
     """An agent, not yet connected, whose board keeps its files below ``tmp_path``."""
-    agent = emulated_agent("conformance", spec(), cache_bytes=_CACHE_BYTES, root=tmp_path / "board")
+    agent = emulated_agent("conformance", spec(), cache_bytes=CACHE_BYTES, root=tmp_path / "board")
     try:
         yield agent
     finally:

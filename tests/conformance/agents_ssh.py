@@ -10,10 +10,8 @@ import pytest
 
 from device_agents.contract import Agent
 from device_agents.ssh import ssh_agent
+from tests.conformance.limits import CACHE_BYTES
 from tests.ssh.openssh import missing_openssh, running_sshd
-
-_CACHE_BYTES = 4_000_000
-"""As the battery expects."""
 
 
 @contextmanager
@@ -23,7 +21,7 @@ def factory(tmp_path: Path) -> Iterator[Agent]:
     if reason is not None:
         pytest.skip(reason)
     with running_sshd(tmp_path / "sshd", host_key_types=["ed25519"]) as server:
-        agent = ssh_agent("conformance", server.target(tmp_path / "board"), cache_bytes=_CACHE_BYTES)
+        agent = ssh_agent("conformance", server.target(tmp_path / "board"), cache_bytes=CACHE_BYTES)
         try:
             yield agent
         finally:

@@ -1,8 +1,8 @@
 """The agents that the battery runs against.
 
 To add one, write ``tests/conformance/agents_NAME.py`` with ``factory(tmp_path)``: a context manager yielding an agent
-that is not yet connected, with the cache limit ``CACHE_BYTES`` and its board's files below ``tmp_path``. Name it in
-``_OPTIONAL``. A factory may call ``pytest.skip`` where its board cannot be had.
+that is not yet connected, with the cache limit ``limits.CACHE_BYTES`` and its board's files below ``tmp_path``. Name it
+in ``_OPTIONAL``. A factory may call ``pytest.skip`` where its board cannot be had.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pytest
 
 from device_agents.contract import Agent, LoadReport
 from device_agents.local import local_agent
+from tests.conformance.limits import CACHE_BYTES
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-CACHE_BYTES = 4_000_000
 Factory = Callable[[Path], AbstractContextManager[Agent]]
 
 _OPTIONAL = {"ssh": "agents_ssh", "emulated": "agents_emulated"}

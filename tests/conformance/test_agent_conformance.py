@@ -10,7 +10,6 @@ import models
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import CACHE_BYTES
 from dropping import drop_link_after
 
 from device_agents.contract import (
@@ -28,6 +27,7 @@ from device_agents.contract import (
     RuntimeOptions,
     UnsupportedOperator,
 )
+from tests.conformance.limits import CACHE_BYTES
 
 SHORT = BlockRequest(min_count=20, min_ns=1_000_000, max_ns=2_000_000_000)
 
