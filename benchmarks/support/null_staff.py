@@ -47,6 +47,7 @@ class NullSession:
     seconds: float
     busy: Callable[[float, float], None] = field(default=lambda start, end: None)
     quarantined: str | None = None
+    spent_s: float = 0.0
 
     @property
     def name(self) -> str:

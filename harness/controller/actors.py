@@ -140,6 +140,7 @@ class Session(Protocol):
     """What a board actor needs of :class:`BoardSession`."""
 
     quarantined: str | None
+    spent_s: float
 
     @property
     def name(self) -> str: ...
@@ -206,6 +207,10 @@ class BoardActor:
             if task.phase == "search":
                 ray.get(self._recorder.record.remote(events.deployed(task.trial, name, sent_bytes=sent_bytes)))
 
+        def failed(cause: str, message: str, detail: str = "") -> str:
+            spent_s = self._session.spent_s
+            return self._failed(task, cause, message, detail, sent_bytes=sent or 0, spent_s=spent_s)
+
         recipe = Recipe.from_dict(state.recipe)
         request = MeasureRequest(
             model=ray.get(self._recorder.model_path.remote(task.trial)),
@@ -220,14 +225,13 @@ class BoardActor:
         try:
             outcome = self._session.measure(request, deployed)
         except AgentError as error:
-            return self._failed(task, type(error).__name__, error.message, error.detail, sent_bytes=sent or 0)
+            return failed(type(error).__name__, error.message, error.detail)
         except BoardtuneError as error:
-            return self._failed(task, "evaluation", str(error), sent_bytes=sent or 0)
+            return failed("evaluation", str(error))
         except Exception as error:
             # A defect met on one board must not end the trial on the others.
             log.exception("trial %d on %s", task.trial, name)
-            message = f"{type(error).__name__}: {error}"
-            return self._failed(task, "internal", message, traceback.format_exc(), sent_bytes=sent or 0)
+            return failed("internal", f"{type(error).__name__}: {error}", traceback.format_exc())
         if sent is None:
             # A board that is not as its file wants it is sent nothing; a result comes after ``deployed`` all the same.
             deployed(0)
@@ -257,15 +261,32 @@ class BoardActor:
         )
         return {"digest": key.digest, **asdict(key)}
 
-    def _failed(self, task: BoardTask, cause: str, message: str, detail: str = "", *, sent_bytes: int = 0) -> str:
+    def _failed(
+        self,
+        task: BoardTask,
+        cause: str,
+        message: str,
+        detail: str = "",
+        *,
+        sent_bytes: int = 0,
+        spent_s: float = 0.0,
+    ) -> str:
         name = self._session.name
         if self._closing:
             # Cut short by us, which is no failure of the board or the model.
             return "interrupted"
         if task.phase == "final":
-            event = events.final(task.trial, name, None, cause=cause, message=message, sent_bytes=sent_bytes)
+            event = events.final(
+                task.trial,
+                name,
+                None,
+                cause=cause,
+                message=message,
+                sent_bytes=sent_bytes,
+                device_seconds=spent_s,
+            )
         else:
-            event = events.failed(task.trial, cause, message, board=name, detail=detail)
+            event = events.failed(task.trial, cause, message, board=name, detail=detail, device_seconds=spent_s)
         ray.get(self._recorder.record.remote(event))
         return message
 

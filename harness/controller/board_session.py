@@ -124,6 +124,10 @@ class BoardSession:
         self._facts: BoardFacts | None = None
         self._failures_in_a_row = 0
         self._sent_bytes = 0
+        self._began: BoardState | None = None
+        self._latest: BoardState | None = None
+        self.spent_s = 0.0
+        """Device time that the last :meth:`measure` took, failed attempts included, as far as it is known."""
         self._closed = False
         self.quarantined: str | None = None
         """Why the board is left out of the rest of the run."""
@@ -163,23 +167,38 @@ class BoardSession:
 
         Raises :class:`AgentError` when the model fails on the board, or when the board does not come back.
         """
+        self.spent_s = 0.0
         attempts = self.board.recovery.retries + 1
         for attempt in range(1, attempts + 1):
             try:
                 if attempt > 1:
                     self._recover()
                 outcome = self._measure_once(request, deployed)
-            except AgentError as error:
+            except Exception as error:
+                self._spend(error)
+                if not isinstance(error, AgentError):
+                    raise
                 self._count(error)
                 if not error.retryable or attempt == attempts or self.quarantined or self._closed:
                     raise
                 log.warning("%s: %s; attempt %d of %d", self.name, error, attempt + 1, attempts)
             else:
                 self._failures_in_a_row = 0
+                self.spent_s += outcome.result.device_seconds
+                outcome = replace(outcome, result=replace(outcome.result, device_seconds=self.spent_s))
                 if outcome.measurement.quarantine:
                     self.quarantined = "; ".join(outcome.measurement.reasons) or "its measurements drift"
                 return outcome
         raise RuntimeError("unreachable: the loop returns or raises")
+
+    def _spend(self, error: Exception) -> None:
+        """Counts a failed attempt, up to the board's last sign of life."""
+        ended = self._latest
+        if not isinstance(error, AgentError) or isinstance(error, _OF_THE_MODEL):
+            with contextlib.suppress(Exception):  # the error at hand is what must be told
+                ended = self._agent.health()
+        if self._began is not None and ended is not None and ended.boot_id == self._began.boot_id:
+            self.spent_s += max(0.0, (ended.clock_ns - self._began.clock_ns) / 1e9)
 
     def _count(self, error: AgentError) -> None:
         if isinstance(error, _OF_THE_MODEL):
@@ -198,7 +217,9 @@ class BoardSession:
         self._sent_bytes += self._agent.deploy(path, sha256).sent_bytes
 
     def _measure_once(self, request: MeasureRequest, deployed: Callable[[int], None]) -> MeasureOutcome:
+        self._began = self._latest = None
         started, found = self._ready(request.settings)
+        self._began = self._latest = started
         if found.mismatches:
             return self._unready(request, started, found)
         self._deploy(request.model, request.artifact.sha256)
@@ -280,6 +301,7 @@ class BoardSession:
                         step.request,
                         deadline_s=60.0 + 4 * step.request.max_ns / 1e9,
                     )
+                    self._latest = block.after
                     measurement.tell(step, block)
                     step = measurement.next()
             if isinstance(step, Cool):

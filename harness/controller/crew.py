@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from harness.controller.actors import (
     board_session,
 )
 from harness.controller.finals import picks_of, run_finals
+from harness.controller.finals_budget import FinalsBudget
 from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning, worth_another_try
 from harness.controller.messages import BoardTask, QuantizeReply
@@ -190,15 +192,15 @@ class SearchCrew:
         if searcher.error is not None:
             raise searcher.error
 
-    def run_finals(self, interruption: Interruption, watcher: Watcher) -> None:
-        """Finalists of all boards, the boards side by side."""
+    def run_finals(self, interruption: Interruption, watcher: Watcher, budget: FinalsBudget) -> None:
+        """Finalists of all boards, the boards side by side, as far as the budgets allow."""
         self._phase = "finals"
 
         problems: list[Exception] = []
 
         def of_board(name: str) -> None:
             try:
-                run_finals(name, self._setup.asked, self.state, self._finalise)
+                run_finals(name, self._setup.asked, self.state, partial(self._finalise, budget, watcher))
             except Exception as error:
                 log.exception("the finals of %s ended", name)
                 problems.append(error)
@@ -274,8 +276,14 @@ class SearchCrew:
         else:
             self.notices += (f"{problem}; it cannot be made again, so the trial can be neither confirmed nor exported",)
 
-    def _finalise(self, board: str, trial: int) -> None:
-        task = BoardTask(trial, "final", self._setup.policy.final(trial, board))
+    def _finalise(self, budget: FinalsBudget, watcher: Watcher, board: str, trial: int) -> None:
+        settings = budget.settings(self.state(), board, trial)
+        if settings is None:
+            told = f"{board}: the budget ended before every finalist was measured afresh"
+            self.note((told,))
+            watcher.notice(told)
+            return
+        task = BoardTask(trial, "final", settings)
         _get(self._crew.boards[board].measure.remote(task))
 
     def _may_go_on(self, interruption: Interruption) -> bool:

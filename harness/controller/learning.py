@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from device_agents.contract import BoardUnfit, DeviceReboot, DeviceTimeout, LeaseLost, LinkError, Untrusted
 from harness.controller.board_session import Scoring
 from harness.errors import BoardtuneError
-from harness.ledger.state import LedgerState, TrialState
+from harness.ledger.state import BoardProgress, LedgerState, TrialState
 from harness.plan import Plan
 from harness.recipes.recipe import Recipe
 from harness.results import BoardResult, Candidate
+from harness.search.allowance import Spent, TrialCosts, allowance_s
 from harness.search.budget import Budget, StopReason
 from harness.search.constraints import worst_violations
 from harness.search.futility import futility_threshold_ns
@@ -59,6 +61,8 @@ class Assignment:
     number: int
     futility_ns: Mapping[str, float | None]
     """By board: latency beyond which the candidate cannot be picked; ``None`` where that cannot be said."""
+    device_budget_ns: int | None = None
+    """Device time for it on each board; ``None``: no limit."""
 
 
 class Learning:
@@ -78,6 +82,7 @@ class Learning:
         *,
         scoring: Scoring,
         budget: Budget,
+        costs: TrialCosts,
     ) -> None:
         self._plan = plan
         self._boards = boards
@@ -87,6 +92,7 @@ class Learning:
         self._scoring = scoring
         self._charged: set[int] = set()
         self._budget = budget
+        self._costs = costs
         self._past = dict(past.trials)
         self._next = 0
         self._seen: dict[int, TrialState] = {}
@@ -103,6 +109,12 @@ class Learning:
                 self.stop_reason = self._reason_to_stop(number)
             if self.stop_reason is not None:
                 return None
+            allowed_s = self._allowance_s(number)
+            if allowed_s is None:
+                self.stop_reason = STOP_REASONS["device_time"]
+                return None
+            if allowed_s == "wait":
+                return "wait"
             proposal = self._proposer.ask(number)
             if proposal is None:
                 self.stop_reason = "every recipe of the space has been tried"
@@ -117,7 +129,8 @@ class Learning:
                 if recorded.terminal:
                     self._take(recorded)
                     continue
-            return Assignment(number, self._futility(number))
+            each_ns = None if allowed_s == math.inf else round(allowed_s / len(self._boards) * 1e9)
+            return Assignment(number, self._futility(number), each_ns)
         return "wait"
 
     def ended(self, number: int) -> None:
@@ -151,11 +164,34 @@ class Learning:
         for trial in self._visible(number):
             if trial.number not in self._charged:
                 self._charged.add(trial.number)
-                for name, board in trial.boards.items():
-                    if board.result is not None:
-                        self._budget.spend(name, board.result.device_seconds)
+                for name, seconds in trial.device_seconds.items():
+                    self._budget.spend(name, seconds)
         reason = self._budget.stop_reason()
         return None if reason is None else STOP_REASONS[reason]
+
+    def _allowance_s(self, number: int) -> float | Literal["wait"] | None:
+        """Device time for the trial, all boards together; infinite without a budget. ``None``: too little is left.
+
+        It is decided from the trials that the proposal sees. Where those leave too little, it is decided once more when
+        all earlier ones have ended: so neither depends on timing.
+        """
+        available_s = self._budget.search_device_s
+        if available_s is None:
+            return math.inf
+        for ended in (max(0, number - self._proposer.window + 1), number):
+            known = [self._seen[n] for n in range(ended) if n in self._seen]
+            if len(known) < ended:
+                return "wait"
+            spent = Spent(
+                trials=ended,
+                device_s=sum(sum(trial.device_seconds.values()) for trial in known),
+                under_way=number - ended,
+                latencies_ns=_longest([board for trial in known for board in trial.boards.items()]),
+            )
+            allowed_s = allowance_s(available_s, spent, self._costs, first=number == 0)
+            if allowed_s is not None:
+                return allowed_s
+        return None
 
     def _outcome(self, trial: TrialState) -> Outcome:
         source = self._seen[trial.duplicate_of] if trial.duplicate_of is not None else trial
@@ -186,6 +222,15 @@ class Learning:
             )
             for name in self._boards
         }
+
+
+def _longest(results: Iterable[tuple[str, BoardProgress]]) -> dict[str, float]:
+    """By board: the longest latency, in nanoseconds."""
+    longest: dict[str, float] = {}
+    for name, board in results:
+        if board.result is not None and board.result.latency_ns is not None:
+            longest[name] = max(longest.get(name, 0.0), board.result.latency_ns.p50)
+    return longest
 
 
 def _candidate(trial: TrialState) -> Candidate:

@@ -63,6 +63,7 @@ class Recorder:
                 boards=dict(state.boards),
                 trials=dict(state.trials),
                 device_seconds=dict(state.device_seconds),
+                finals_seconds=dict(state.finals_seconds),
                 notices=list(state.notices),
                 picks=dict(state.picks),
             )

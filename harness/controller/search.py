@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.controller.evaluation import PartName
 from harness.controller.finals import picks_of
+from harness.controller.finals_budget import FinalsBudget
 from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning
 from harness.controller.logs import log_to_file, stop_log_to_file
@@ -20,6 +23,7 @@ from harness.controller.setup import RESUMABLE, SearchSetup, header_of, set_up
 from harness.errors import ExitCode
 from harness.plan import Plan
 from harness.scratch import scratch_folder
+from harness.search.allowance import TrialCosts
 from harness.search.budget import Budget, Limits
 from harness.search.topk import Selection
 
@@ -76,11 +80,12 @@ def search(
                     watcher.notice(notice)
                 crew.open_boards(watcher)
                 crew.note(setup.prepared.notices)
-                learning = _learning(setup, crew)
+                budget = _budget(setup, crew)
+                learning = _learning(setup, crew, budget)
                 crew.run(learning, interruption, watcher)
                 lost = crew.all_quarantined()
                 if not interruption.asked:
-                    crew.run_finals(interruption, watcher)
+                    crew.run_finals(interruption, watcher, _finals_budget(setup, budget))
                 state = crew.state()
                 selections = picks_of(state, plan.boards, setup.asked)
                 content = candidates_json(state, plan.boards, selections)
@@ -105,30 +110,59 @@ def search(
         return SearchResult(run_dir, content, selections, code, stop, report, tuple(dict.fromkeys(notices)))
 
 
-def _learning(setup: SearchSetup, crew: SearchCrew) -> Learning:
+def _budget(setup: SearchSetup, crew: SearchCrew) -> Budget:
     plan = setup.plan
     limits = Limits(
         trials=setup.trials,
         max_time_s=plan.max_time / 1e9 if plan.max_time else None,
         device_s=plan.budget / 1e9 if plan.budget else None,
     )
+    reserves = finals_reserves_s(setup)
+    budget = Budget(
+        limits, time.monotonic, reserve_s=sum(reserves.values()), time_reserve_s=max(reserves.values(), default=0.0)
+    )
+    # Trials and their device time are counted as they are proposed again.
+    budget.resume(trials=0, elapsed_s=crew.state().active_s, device_s={})
+    return budget
+
+
+def _learning(setup: SearchSetup, crew: SearchCrew, budget: Budget) -> Learning:
     return Learning(
-        plan,
+        setup.plan,
         tuple(setup.boards),
         setup.proposer,
         crew,
         crew.state(),
         scoring=setup.prepared.scoring,
-        budget=Budget(limits, time.monotonic, reserve_s=finals_reserve_s(setup)),
+        budget=budget,
+        costs=TrialCosts(
+            {name: setup.policy.screening(0, name) for name in setup.boards}, _inferences(setup, "search")
+        ),
     )
 
 
-def finals_reserve_s(setup: SearchSetup) -> float:
-    """Device time the finalists will want, at least."""
+def _inferences(setup: SearchSetup, part: PartName) -> int:
+    """Of an evaluation."""
+    return math.ceil(setup.prepared.parts[part].samples / setup.plan.batch)
+
+
+def _finals_budget(setup: SearchSetup, budget: Budget) -> FinalsBudget:
+    return FinalsBudget(
+        setup.policy,
+        boards=len(setup.boards),
+        finalists=setup.plan.top_k + 1,
+        inferences=_inferences(setup, "final"),
+        device_s=budget.limits.device_s,
+        time_left_s=lambda: budget.time_left_s,
+    )
+
+
+def finals_reserves_s(setup: SearchSetup) -> dict[str, float]:
+    """Device time that the finalists will want, at least; by board."""
     from harness.search.estimate import estimate_measurement
 
     finalists = setup.plan.top_k + 1
-    return sum(estimate_measurement(setup.policy.final(0, name)).low_s * finalists for name in setup.boards)
+    return {name: estimate_measurement(setup.policy.final(0, name)).low_s * finalists for name in setup.boards}
 
 
 def _budget_ended(learning: Learning) -> bool:

@@ -49,7 +49,11 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
         if assignment == "wait":
             return None
         self._numbers[trial_id] = assignment.number
-        return {"number": assignment.number, "futility_ns": dict(assignment.futility_ns)}
+        return {
+            "number": assignment.number,
+            "futility_ns": dict(assignment.futility_ns),
+            "device_budget_ns": assignment.device_budget_ns,
+        }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Results come once, at the end."""

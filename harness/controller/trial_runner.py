@@ -109,7 +109,11 @@ class TrialRunner(Trainable):  # type: ignore[misc]  # Ray has no types here
     def step(self) -> dict[str, Any]:
         number: int = self.config["number"]
         tasks = {
-            name: BoardTask(number, "search", self._crew.policy.screening(number, name, futility))
+            name: BoardTask(
+                number,
+                "search",
+                self._crew.policy.screening(number, name, futility, device_budget_ns=self.config["device_budget_ns"]),
+            )
             for name, futility in self.config["futility_ns"].items()
         }
         detail = ""

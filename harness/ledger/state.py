@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from harness.errors import BoardtuneError
@@ -81,6 +82,8 @@ class TrialState:
     cause: str = ""
     message: str = ""
     duplicate_of: int | None = None
+    device_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By board: all that the search spent on it, failures and earlier tries included; finals are apart."""
 
     @property
     def terminal(self) -> bool:
@@ -96,6 +99,11 @@ class LedgerState:
     """Board -> ``{"facts": …, "options": …}`` as last recorded."""
     trials: dict[int, TrialState] = field(default_factory=dict)
     device_seconds: dict[str, float] = field(default_factory=dict)
+    """By board: of search and finals."""
+    finals_seconds: dict[str, float] = field(default_factory=dict)
+    """By board: of the finals alone."""
+    active_s: float = 0.0
+    """Wall time from the first event to the last, without the pauses before a resume."""
     notices: list[str] = field(default_factory=list)
     started: str | None = None
     last_time: str | None = None
@@ -128,9 +136,9 @@ class LedgerState:
             handler(self, event)
         except (KeyError, TypeError, ValueError) as error:  # pydantic's ValidationError is a ValueError
             raise self._illegal(event, f"{type(error).__name__}: {error}") from error
-        seconds = event.get("device_seconds") or 0.0
-        if seconds and event.get("board"):
-            self.device_seconds[event["board"]] = self.device_seconds.get(event["board"], 0.0) + seconds
+        self._charge(event)
+        if kind != "resumed":
+            self.active_s += _seconds_between(self.last_time, event.get("time"))
         self.last_time = event.get("time") or self.last_time
         self.seq += 1
 
@@ -260,7 +268,14 @@ class LedgerState:
         trial = self._trial(event, "proposed", "quantized", "gated", "deployed", "measured", "evaluated", "failed")
         self.notices.append(f"trial {trial.number:04d} starts over: {event.get('reason', '')}")
         self.trials[trial.number] = TrialState(
-            trial.number, trial.recipe, trial.label, trial.params, trial.recipe_digest, "proposed", trial.started
+            trial.number,
+            trial.recipe,
+            trial.label,
+            trial.params,
+            trial.recipe_digest,
+            "proposed",
+            trial.started,
+            device_seconds=trial.device_seconds,
         )
 
     def _final(self, event: Mapping[str, Any]) -> None:
@@ -287,6 +302,18 @@ class LedgerState:
 
     # -- helpers --------------------------------------------------------------------------------------------
 
+    def _charge(self, event: Mapping[str, Any]) -> None:
+        board, seconds = event.get("board"), event.get("device_seconds") or 0.0
+        if not board or not seconds:
+            return
+        self.device_seconds[board] = self.device_seconds.get(board, 0.0) + seconds
+        if event["event"] == "final":
+            self.finals_seconds[board] = self.finals_seconds.get(board, 0.0) + seconds
+        elif "trial" in event:
+            trial = self.trials[event["trial"]]
+            total = trial.device_seconds.get(board, 0.0) + seconds
+            self._put(trial, device_seconds={**trial.device_seconds, board: total})
+
     def _trial(self, event: Mapping[str, Any], *allowed: str) -> TrialState:
         trial = self.trials.get(event["trial"])
         if trial is None:
@@ -307,6 +334,15 @@ class LedgerState:
     def _illegal(self, event: Mapping[str, Any], why: str) -> IllegalTransition:
         about = f" for trial {event['trial']}" if "trial" in event else ""
         return IllegalTransition(f"ledger event {event.get('event')!r}{about} (seq {self.seq}) cannot be: {why}")
+
+
+def _seconds_between(earlier: str | None, later: str | None) -> float:
+    """Of two times of the ledger; 0 where one is missing or no time, or the clock was set back."""
+    try:
+        passed = datetime.fromisoformat(later or "") - datetime.fromisoformat(earlier or "")
+    except ValueError:
+        return 0.0
+    return max(0.0, passed.total_seconds())
 
 
 _HANDLERS: Mapping[str, Callable[[LedgerState, Mapping[str, Any]], None]] = {

@@ -23,7 +23,7 @@ import numpy as np
 
 from device_agents.contract import Block, BlockRequest, BoardState
 from harness.measure.findings import Finding, Level, judge, notices
-from harness.measure.intervals import REPORT_CONFIDENCE, SEQUENTIAL_CONFIDENCE
+from harness.measure.intervals import MIN_BLOCKS, REPORT_CONFIDENCE, SEQUENTIAL_CONFIDENCE
 from harness.measure.record import BlockRecord, DriftRecord, MeasurementResult, StopReason
 from harness.measure.settings import MeasurementSettings
 from harness.measure.steady import CANARY_WARMUP, SteadyState
@@ -194,7 +194,7 @@ class Measurement:
             yield Warmup(target, steady.request(), fresh=fresh and not steady.medians)
             steady.add(self._records[-1].samples_ns)
             if self._budget_used():
-                return
+                break
         if not steady.steady:
             text = (
                 f"{target} was still changing after {steady.elapsed_ns / 1e9:.1f} s of warm-up (last windows "
@@ -221,7 +221,8 @@ class Measurement:
             return
         if len(fenced) >= settings.max_blocks:
             self._stops[target] = "max_blocks"
-        elif self._budget_used():
+        elif self._budget_used() and len(fenced) >= MIN_BLOCKS:
+            # With fewer there is no interval, and what was spent would be for nothing.
             self._stops[target] = "device_budget"
 
     def _cool(self, check: SetCheck) -> Cool:
@@ -349,7 +350,7 @@ class Measurement:
         if no_interval and self._over is None:
             text = f"{blocks} blocks measured ({stop}), an interval needs 3"
             remarks.append(Finding("invalid", "too_few_blocks", text))
-        if stop == "max_blocks":
+        if stop in ("max_blocks", "device_budget"):
             text = f"the interval was still wider than asked after {blocks} blocks"
             remarks.append(Finding("notice", "wide_interval", text))
         if not self.settings.canary:

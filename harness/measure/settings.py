@@ -51,7 +51,7 @@ class MeasurementSettings:
     futility_ns: float | None = None
     """The candidate cannot enter the top-K if it is certainly slower than this; ``None``: never futile."""
     device_budget_ns: int | None = None
-    """Device time this measurement may use, canary and warm-up included."""
+    """Device time this measurement may use, canary and warm-up included; three blocks are taken all the same."""
     canary: bool = True
     """``False``: the board has no canary; block medians are used as they are."""
     exclusive: bool = False

@@ -24,13 +24,17 @@ class Limits:
 class Budget:
     """Counts trials, wall time and device time. ``clock`` gives seconds and never goes back.
 
-    ``reserve_s`` is device time kept for measuring the finalists: the search stops when only it is left.
+    ``reserve_s`` is device time over all boards, ``time_reserve_s`` wall time kept for measuring the finalists: the
+    search stops when only one of them is left. Neither takes more than half.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float], *, reserve_s: float = 0.0) -> None:
+    def __init__(
+        self, limits: Limits, clock: Callable[[], float], *, reserve_s: float = 0.0, time_reserve_s: float = 0.0
+    ) -> None:
         self.limits = limits
         self._clock = clock
-        self._reserve_s = reserve_s
+        self._reserve_s = min(reserve_s, (limits.device_s or 0.0) / 2)
+        self._time_reserve_s = min(time_reserve_s, (limits.max_time_s or 0.0) / 2)
         self._started = clock()
         self._earlier_s = 0.0
         self._trials = 0
@@ -72,6 +76,11 @@ class Budget:
         return max(0.0, self.limits.device_s - sum(self._device_s.values()))
 
     @property
+    def search_device_s(self) -> float | None:
+        """Of the whole budget, what the search may use."""
+        return None if self.limits.device_s is None else self.limits.device_s - self._reserve_s
+
+    @property
     def time_left_s(self) -> float | None:
         return None if self.limits.max_time_s is None else max(0.0, self.limits.max_time_s - self.elapsed_s)
 
@@ -79,9 +88,9 @@ class Budget:
         """Why no further trial may start, if so; the number of trials is looked at first, so that it wins a tie."""
         if self.limits.trials is not None and self._trials >= self.limits.trials:
             return "trials"
-        if self.time_left_s is not None and self.time_left_s <= 0:
+        if self.time_left_s is not None and self.time_left_s <= self._time_reserve_s:
             return "time"
         left = self.device_left_s
-        if left is not None and left <= min(self._reserve_s, (self.limits.device_s or 0.0) / 2):
+        if left is not None and left <= self._reserve_s:
             return "device_time"
         return None

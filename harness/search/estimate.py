@@ -9,7 +9,7 @@ from device_agents.contract import BlockRequest
 from harness.measure.settings import MeasurementSettings
 from harness.measure.steady import CANARY_WARMUP
 
-_TYPICAL_NS = 5e6
+TYPICAL_NS = 5e6
 """Latency assumed of a model that was not timed: durations, not counts, then decide for anything faster than 25 ms."""
 
 
@@ -27,7 +27,7 @@ class Estimate:
         return Estimate(self.low_s * count, self.high_s * count)
 
 
-def estimate_measurement(settings: MeasurementSettings, latency_ns: float = _TYPICAL_NS) -> Estimate:
+def estimate_measurement(settings: MeasurementSettings, latency_ns: float = TYPICAL_NS) -> Estimate:
     """Of one measurement that needs no set redone; ``latency_ns`` per inference, for candidate and canary alike."""
     return Estimate(
         _device_ns(settings, latency_ns, settings.min_blocks) / 1e9,
@@ -41,7 +41,7 @@ def estimate_search(
     *,
     trials: int,
     top_k: int,
-    latency_ns: float = _TYPICAL_NS,
+    latency_ns: float = TYPICAL_NS,
     evaluation_samples: int = 0,
 ) -> Estimate:
     """Of one board: every trial screened and evaluated once, K finalists and the float baseline finally."""

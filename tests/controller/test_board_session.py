@@ -342,6 +342,32 @@ def test_it_waits_for_the_board_to_cool(request_: MeasureRequest) -> None:
     assert outcome.result.verdict == "valid"
 
 
+class TestDeviceTime:
+    """A block of the made-up device takes as long as its samples."""
+
+    def test_of_failed_attempts_is_counted(self, request_: MeasureRequest) -> None:
+        whole = opened(MadeUpDevice()).measure(request_).result.device_seconds
+        session = opened(MadeUpDevice(faults={"infer": [LinkError("gone")]}))
+        again = session.measure(request_).result.device_seconds
+        # The first attempt was timed and lost before the evaluation.
+        assert 1.9 * whole < again < 2.1 * whole
+        assert session.spent_s == again
+
+    @pytest.mark.parametrize("error", [ModelRejected("odd"), LinkError("gone"), KeyError("a defect")])
+    def test_is_known_when_all_failed(self, request_: MeasureRequest, error: Exception) -> None:
+        whole = opened(MadeUpDevice()).measure(request_).result.device_seconds
+        session = opened(MadeUpDevice(faults={"infer": [error] * 9}), recovery={"retries": 0})
+        with pytest.raises(type(error)):
+            session.measure(request_)
+        assert 0.9 * whole < session.spent_s <= whole
+
+    def test_before_anything_ran_there_was_none(self, request_: MeasureRequest) -> None:
+        session = opened(MadeUpDevice(faults={"load": [ModelRejected("odd")]}))
+        with pytest.raises(ModelRejected):
+            session.measure(request_)
+        assert session.spent_s == 0
+
+
 class TestTooHot:
     """The file says at most 60 °C, and the board begins at 70."""
 

@@ -13,10 +13,12 @@ from harness.controller.learning import Assignment, Learning, worth_another_try
 from harness.errors import BoardtuneError
 from harness.ledger import events
 from harness.ledger.state import LedgerState, TrialState
+from harness.measure.settings import settings_for
 from harness.plan import Plan, make_plan
 from harness.recipes.recipe import FLOAT32, Recipe
 from harness.recipes.space import listed_space
 from harness.results import ArtifactInfo, BoardResult, LatencyResult, MetricResult
+from harness.search.allowance import TrialCosts
 from harness.search.budget import Budget, Limits
 from harness.search.constraints import Constraints
 from harness.search.make import make_proposer
@@ -74,7 +76,10 @@ class Ledger:
     def finish(self, trial: int, **boards: BoardResult) -> None:
         self.record(events.quantized(trial, ArtifactInfo("a" * 64, f"i{trial}", 100)), events.gated(trial))
         for name, value in boards.items():
-            self.record(events.deployed(trial, name), events.measured(trial, name, value))
+            self.record(
+                events.deployed(trial, name),
+                events.measured(trial, name, value, device_seconds=value.device_seconds),
+            )
         self.record(events.done(trial))
 
 
@@ -126,6 +131,7 @@ def learning(
         ledger.now,
         scoring=Scoring((Named(),), {}, {}, constraints),  # type: ignore[arg-type]
         budget=Budget(Limits(trials, max_time_s, device_s), clock),
+        costs=TrialCosts({name: settings_for("quick") for name in asked.boards}, inferences=0),
     )
     return made, proposer
 
@@ -194,6 +200,66 @@ def test_device_time_is_that_of_the_trials_a_proposal_sees(late: bool) -> None:
     assert "--budget" in made.stop_reason
 
 
+@pytest.mark.parametrize(("seconds", "then"), [(0.2, 2), (3.0, None)])
+def test_near_the_end_it_is_waited_until_it_is_known_what_is_left(seconds: float, then: int | None) -> None:
+    """Were trial 1 as dear as trial 0, nothing would be left for trial 2."""
+    ledger = Ledger()
+    made, _ = learning(ledger, device_s=5.0)
+    assert numbers(made, 2) == [0, 1]
+    ledger.finish(0, alpha=result(seconds=2.2))
+    made.ended(0)
+    assert numbers(made, 2) == ["wait", "wait"]
+    ledger.finish(1, alpha=result(seconds=seconds))
+    made.ended(1)
+    answer = made.next()
+    assert (answer.number if isinstance(answer, Assignment) else answer) == then
+    if isinstance(answer, Assignment):
+        assert answer.device_budget_ns == 2_600_000_000
+
+
+def test_failed_trials_used_the_board_too() -> None:
+    ledger = Ledger()
+    made, _ = learning(ledger, device_s=5.0, window=1)
+    assert numbers(made, 1) == [0]
+    ledger.record(
+        events.quantized(0, ArtifactInfo("a" * 64, "i0", 100)),
+        events.gated(0),
+        events.deployed(0, "alpha"),
+        events.failed(0, "DeviceTimeout", "silent", board="alpha", device_seconds=4.9),
+        events.failed(0, "DeviceTimeout", "silent"),
+    )
+    made.ended(0)
+    assert numbers(made, 1) == [None]
+    assert made.stop_reason is not None
+    assert "--budget" in made.stop_reason
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_trial_may_use_follows_from_what_its_proposal_sees(late: bool) -> None:
+    ledger = Ledger()
+    made, _ = learning(ledger, device_s=20.0, boards="alpha,beta")
+    asked = [made.next(), made.next()]
+    ledger.finish(0, alpha=result(seconds=1.0), beta=result(seconds=2.0))
+    ledger.finish(1, alpha=result(seconds=5.0), beta=result(seconds=5.0))
+    made.ended(0)
+    if not late:
+        made.ended(1)
+    asked.append(made.next())
+    first, second, third = (a.device_budget_ns for a in asked if isinstance(a, Assignment))
+    assert first == 10_000_000_000
+    assert second is not None
+    assert second < first
+    # 3 s used, as much expected of the trial under way: 14 s for two boards.
+    assert third == 7_000_000_000
+
+
+def test_without_a_budget_a_trial_may_use_what_it_needs() -> None:
+    made, _ = learning(Ledger())
+    first = made.next()
+    assert isinstance(first, Assignment)
+    assert first.device_budget_ns is None
+
+
 def test_a_resumed_search_asks_again_and_takes_up_what_is_unfinished() -> None:
     ledger = Ledger()
     first, told = learning(ledger)
@@ -226,10 +292,12 @@ def test_the_same_devicetime_ends_a_resumed_search() -> None:
     first, _ = learning(ledger, device_s=5.0)
     numbers(first, 2)
     for trial in (0, 1):
-        ledger.finish(trial, alpha=result(seconds=4.0))
+        ledger.finish(trial, alpha=result(seconds=1.5))
         first.ended(trial)
-    assert numbers(first, 3) == [2, None, None]
-    ledger.finish(2, alpha=result(seconds=4.0))
+    assert numbers(first, 2) == [2, "wait"]
+    ledger.finish(2, alpha=result(seconds=1.5))
+    first.ended(2)
+    assert numbers(first, 2) == [None, None]
     again, _ = learning(ledger, device_s=5.0)
     assert numbers(again, 1) == [None]
     assert again.stop_reason == first.stop_reason

@@ -211,3 +211,38 @@ def test_interleaved_trials_replay_to_the_same_results(tmp_path: Path) -> None:
     other = LedgerState.from_events(mixed)
     assert other.candidates() == plain.candidates()
     assert other.counts() == plain.counts()
+
+
+class TestDeviceTime:
+    def test_of_a_trial_is_all_that_the_search_spent_on_it(self) -> None:
+        failed = ev.failed(0, "LinkError", "gone", board="b", device_seconds=2.0)
+        final = ev.final(0, "b", result("final"), device_seconds=8.0)
+        state = state_after(
+            PROPOSED, QUANTIZED, GATED, DEPLOYED, failed, ev.failed(0, "LinkError", "gone"),
+            ev.retried(0, "a board had failed"), QUANTIZED, GATED, DEPLOYED, MEASURED, EVALUATED, ev.done(0), final,
+        )  # fmt: skip
+        assert state.trials[0].device_seconds == {"b": 4.0}
+        assert state.finals_seconds == {"b": 8.0}
+        assert state.device_seconds == {"b": 12.0}
+
+    def test_a_failed_final_was_device_time_too(self) -> None:
+        state = state_after(*WAY, ev.final(0, "b", None, cause="DeviceTimeout", device_seconds=3.0))
+        assert (state.finals_seconds, state.device_seconds) == ({"b": 3.0}, {"b": 5.0})
+
+
+def test_wall_time_without_the_pauses() -> None:
+    def at(second: int, event: ev.Event) -> dict[str, Any]:
+        return {**event, "time": f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}Z"}
+
+    told = [
+        at(0, ev.run({})),
+        at(10, PROPOSED),
+        at(30, QUANTIZED),
+        # Half an hour of nothing.
+        at(1830, ev.resumed()),
+        at(1835, GATED),
+        # The clock was set back.
+        at(1830, DEPLOYED),
+        at(1840, MEASURED),
+    ]
+    assert LedgerState.from_events(told).active_s == 30 + 5 + 10

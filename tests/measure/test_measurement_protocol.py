@@ -203,11 +203,17 @@ class TestStopping:
         assert result.stop_reason == "device_budget"
         assert result.device_ns < 14e9
 
-    def test_a_budget_too_small_for_an_interval_is_invalid_and_has_no_number(self) -> None:
-        m = Measurement(settings_for("screening", device_budget_ns=1_000_000))
-        result = board().measure(m)
-        assert (result.verdict, result.latency) == ("invalid", None)
-        assert result.reasons[0].startswith("too_few_blocks")
+    def test_a_budget_too_small_for_an_interval_costs_no_more_than_one(self) -> None:
+        settings = settings_for("screening", device_budget_ns=1_000_000, target_half_width=0.0)
+        result = board().measure(Measurement(settings))
+        whole = board().measure(Measurement(settings_for("screening", target_half_width=0.0)))
+        assert result.stop_reason == "device_budget"
+        assert result.latency is not None
+        assert result.latency.blocks == 3
+        assert result.device_ns < 0.75 * whole.device_ns
+        # Warm-up was cut short, and that is told.
+        assert result.verdict == "suspect"
+        assert result.reasons[0].startswith("no_steady_state")
 
     def test_device_time_by_profile(self) -> None:
         for profile, least, most in (("quick", 0.6, 2.0), ("screening", 2.2, 4.5), ("final", 15.0, 60.0)):
