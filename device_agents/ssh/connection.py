@@ -57,7 +57,11 @@ class Connection:
         self._below = tuple(item for item in below if isinstance(item, paramiko.Transport))
 
     def alive(self) -> bool:
-        return self.transport.is_active() and self.transport.is_authenticated()
+        return (
+            self.transport.is_active()
+            and self.transport.is_authenticated()
+            and not any(guard.ended for guard in self._guards)
+        )
 
     def open_channel(self, deadline: Deadline) -> paramiko.Channel:
         """A session channel.

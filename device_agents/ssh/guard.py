@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import threading
@@ -16,6 +17,7 @@ _T = TypeVar("_T")
 
 STALL_S = 60.0
 """A link that takes not one byte for so long is dead."""
+_TRY_AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
 
 def within(seconds: float, call: Callable[[], _T]) -> _T:
@@ -47,7 +49,8 @@ class GuardedSocket:
     """A socket (or tunnelled channel) whose ``send`` gives up.
 
     paramiko retries a write for ever while the peer takes nothing. Here a write that makes no progress for ``stall_s``,
-    or is still waiting at ``give_up_at`` (monotonic seconds), fails, and paramiko ends the connection.
+    or is still waiting at ``give_up_at`` (monotonic seconds), fails, and paramiko ends the connection. ``ended`` says
+    that the link is over: paramiko calls its connection active for a moment after it has failed its channels.
     """
 
     def __init__(self, link: socket.socket | paramiko.Channel) -> None:
@@ -55,6 +58,7 @@ class GuardedSocket:
         self._waiting_since: float | None = None
         self.stall_s = STALL_S
         self.give_up_at: float | None = None
+        self.ended = False
 
     def send(self, data: bytes) -> int:
         try:
@@ -65,13 +69,25 @@ class GuardedSocket:
                 self._waiting_since = now
             late = self.give_up_at is not None and now > self.give_up_at
             if late or now - self._waiting_since > self.stall_s:
+                self.ended = True
                 raise ConnectionAbortedError("the other side takes no data") from None
+            raise
+        except OSError as error:
+            self.ended = error.errno not in _TRY_AGAIN
             raise
         self._waiting_since = None
         return sent
 
     def recv(self, size: int) -> bytes:
-        return self._link.recv(size)
+        try:
+            data = self._link.recv(size)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            self.ended = error.errno not in _TRY_AGAIN
+            raise
+        self.ended = self.ended or (not data and size > 0)
+        return data
 
     def settimeout(self, seconds: float | None) -> None:
         self._link.settimeout(seconds)
@@ -83,6 +99,7 @@ class GuardedSocket:
         return self._link.fileno()
 
     def close(self) -> None:
+        self.ended = True
         if isinstance(self._link, socket.socket):
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_RDWR)

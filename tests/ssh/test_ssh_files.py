@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from device_agents.contract import AgentError, BoardUnfit, LinkError
@@ -238,6 +239,27 @@ def test_connection_lost_during_an_upload_can_be_resumed(board: Path, tmp_path: 
         assert 1_000_000 < offset < 64_000_000
         assert made.upload(local, "cache/model.part", offset, 60) == 64_000_000 - offset
         assert part.read_bytes() == local.read_bytes()
+        made.close()
+
+
+def test_a_lost_connection_is_not_called_connected(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """paramiko fails the channels of a connection first and calls it inactive after: here much later."""
+    unlink = paramiko.Channel._unlink
+
+    def slow(channel: paramiko.Channel) -> None:
+        unlink(channel)
+        time.sleep(1)
+
+    monkeypatch.setattr(paramiko.Channel, "_unlink", slow)
+    with running_sshd(tmp_path / "sshd") as server:
+        made = SshTransport(server.target(board))
+        made.open(30)
+        server.drop_connections()
+        with pytest.raises(LinkError):
+            made.file_size("cache/model.part")
+        assert not made.connected()
         made.close()
 
 
