@@ -41,6 +41,7 @@ def bare_tune(trials: int) -> float:
 
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False,
              logging_level=logging.ERROR, _node_ip_address="127.0.0.1")  # fmt: skip
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # else a line per trial, as nothing was logged
     with tempfile.TemporaryDirectory() as storage:
         started = time.monotonic()
         tune.run(Trivial, num_samples=trials, config={"n": tune.uniform(0, 1)}, max_concurrent_trials=3,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -81,12 +80,11 @@ def hire(
         raise
     limits = QuantizeLimits(setup.plan.quantize_timeout / 1e9, setup.plan.quantize_memory, setup.plan.min_snr)
     material = [ray.put(path.read_bytes()) for path in (setup.prepared.model.path, setup.prepared.calibration)]
-    count = max(1, min(2, os.cpu_count() or 1, setup.trials))
     quantizers = tuple(
         ray.remote(QuantizerActor)
         .options(num_cpus=1, max_restarts=-1, max_task_retries=_QUANTIZER_RETRIES)
         .remote(limits, staff.make_quantizer)
-        for _ in range(count)
+        for _ in range(setup.quantizers)
     )
     prepared = ray.put(setup.prepared)
     boards = {

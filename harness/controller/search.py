@@ -69,7 +69,8 @@ def search(
         setup = set_up(plan, work)
         header = header_of(setup)
         RunDirectory.check(run_dir, header, resume=resume, may_change=RESUMABLE)
-        slots = setup.window + len(setup.boards) + 4
+        # Not one more: Tune starts a process for every trial that waits, to end it as soon as one is free for reuse.
+        slots = setup.window + setup.quantizers
         with Interruption() as interruption, ray_session(slots, run_dir / LOGS, ray_address) as node:
             crew = hire(setup, run_dir, header, resume=resume, node=node, staff=staff or Staff())
             handler = log_to_file(run_dir / LOGS / "search.log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,11 @@ class SearchSetup:
     def window(self) -> int:
         """Trials in the making at once."""
         return self.proposer.window
+
+    @property
+    def quantizers(self) -> int:
+        """Quantizers at work at once."""
+        return max(1, min(2, os.cpu_count() or 1, self.trials))
 
 
 def set_up(plan: Plan, folder: Path) -> SearchSetup:

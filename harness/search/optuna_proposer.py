@@ -19,10 +19,11 @@ from harness.errors import ConfigError
 from harness.recipes.recipe import FLOAT32, Recipe
 from harness.recipes.space import ContinuousSpaceError, Space
 from harness.search.proposer import Origin, Outcome, PastTrial, Proposal
-from harness.search.sources import FixedSource, MissingParameter, RandomSource, walk
+from harness.search.sources import FixedSource, MissingParameter, NearSource, walk
 
-SAMPLER_TRIES = 10
-"""Proposals taken from the sampler before a new recipe is drawn another way."""
+NEAR_TRIES = 100
+"""Recipes looked at near one that the sampler proposed again. Asking it anew would cost it its whole model each time,
+and every answer stays in its study."""
 RANDOM_TRIES = 100
 ENUMERATION_LIMIT = 20_000
 """Recipes looked at when a finite space is searched for what is left."""
@@ -83,7 +84,7 @@ class OptunaProposer:
                 return self._propose_seed(number, recipe)
         if self._exhausted:
             return None
-        proposal = self._from_sampler(number) or self._at_random(number) or self._left_over(number)
+        proposal = self._from_sampler(number) or self._left_over(number)
         self._exhausted = proposal is None
         return proposal
 
@@ -121,29 +122,30 @@ class OptunaProposer:
         return Proposal(number, recipe, dict(params), origin)
 
     def _from_sampler(self, number: int) -> Proposal | None:
-        for _ in range(SAMPLER_TRIES):
-            trial = self._study.ask()
-            try:
-                recipe = self._space.suggest(OptunaSource(trial))
-            except ConfigError:
-                # A combination the recipe itself refuses: Optuna is to leave it.
-                self._settle(trial, Outcome("failed"))
-                continue
-            if recipe.digest not in self._seen:
-                self._seen.add(recipe.digest)
-                self._trials[number] = trial
-                return Proposal(number, recipe, dict(trial.params), "sampler")
-            # What is known of it, once: told again and again it would count for more than it is worth.
-            known = self._known.pop(recipe.digest, None)
-            if known is None:
-                self._study.tell(trial, state=TrialState.FAIL)
-            else:
-                self._settle(trial, known)
-        return None
+        trial = self._study.ask()
+        try:
+            recipe = self._space.suggest(OptunaSource(trial))
+        except ConfigError:
+            # A combination the recipe itself refuses: Optuna is to leave it.
+            self._settle(trial, Outcome("failed"))
+            return self._drawn(number, trial.params)
+        if recipe.digest not in self._seen:
+            self._seen.add(recipe.digest)
+            self._trials[number] = trial
+            return Proposal(number, recipe, dict(trial.params), "sampler")
+        # What is known of it, once: told again and again it would count for more than it is worth.
+        known = self._known.pop(recipe.digest, None)
+        if known is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._settle(trial, known)
+        return self._drawn(number, trial.params)
 
-    def _at_random(self, number: int) -> Proposal | None:
-        for _ in range(RANDOM_TRIES):
-            source = RandomSource(self._rng)
+    def _drawn(self, number: int, params: Mapping[str, Any]) -> Proposal | None:
+        """A new recipe that differs little from ``params``, then more, at last one at random."""
+        for attempt in range(NEAR_TRIES + RANDOM_TRIES):
+            redraw = min(1.0, (1 + attempt / 20) / max(1, len(params))) if attempt < NEAR_TRIES else 1.0
+            source = NearSource(params, self._rng, redraw)
             try:
                 recipe = self._space.suggest(source)
             except ConfigError:

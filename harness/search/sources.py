@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.errors import ConfigError
 from harness.recipes.recipe import Recipe
-from harness.recipes.space import ContinuousSpaceError, Space
+from harness.recipes.space import ContinuousSpaceError, ParameterSource, Space
 
 
 class MissingParameter(KeyError):
@@ -65,6 +66,38 @@ class RandomSource:
             # exp(log(high)) may come out a rounding error above high.
             self.params[name] = min(high, max(low, float(np.exp(value)))) if log else value
         return float(self.params[name])
+
+
+class NearSource:
+    """Answers from recorded parameters, some of them drawn anew at random; ``params`` holds what was answered.
+
+    ``redraw`` is the probability that an answer on record is drawn anew. What the record lacks is drawn too.
+    """
+
+    def __init__(self, record: Mapping[str, Any], rng: np.random.Generator, redraw: float) -> None:
+        self._record = FixedSource(record)
+        self._random = RandomSource(rng)
+        self._rng = rng
+        self._redraw = redraw
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self._random.params
+
+    def categorical(self, name: str, choices: Sequence[str]) -> str:
+        return str(self._answer(name, lambda source: source.categorical(name, choices)))
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        return int(self._answer(name, lambda source: source.integer(name, low, high)))
+
+    def floating(self, name: str, low: float, high: float, log: bool = False) -> float:
+        return float(self._answer(name, lambda source: source.floating(name, low, high, log)))
+
+    def _answer(self, name: str, ask: Callable[[ParameterSource], str | float]) -> str | float:
+        if name not in self._random.params and self._rng.random() >= self._redraw:
+            with contextlib.suppress(MissingParameter):
+                self._random.params[name] = ask(self._record)
+        return ask(self._random)
 
 
 class _PathSource:

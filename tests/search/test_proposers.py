@@ -6,6 +6,7 @@ import importlib.util
 import random
 from collections.abc import Callable
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from harness.search.make import make_proposer
 from harness.search.optuna_proposer import OptunaProposer, constraints_of
 from harness.search.ordering import OrderedProposer, OrderedTells
 from harness.search.proposer import Outcome, PastTrial, Proposal
-from harness.search.sources import FixedSource, MissingParameter, walk
+from harness.search.sources import FixedSource, MissingParameter, NearSource, walk
 
 SAMPLERS = ["tpe", "random", "nsga2", "qmc"]
 Judge = Callable[[Recipe], Outcome]
@@ -134,6 +135,41 @@ class TestSamplers:
         proposer = make_proposer(open_space(), sampler, seed=1, objectives=objectives)  # type: ignore[arg-type]
         found = search(proposer, 30, lambda recipe: rng.choice(outcomes))
         assert len({p.recipe.digest for p in found}) == 30
+
+
+class TestNearSource:
+    """Recipes near one on record."""
+
+    RECORD = search(make_proposer(open_space(), "random", seed=4), 30, good)[-1].params
+
+    def test_nothing_redrawn_is_the_record(self) -> None:
+        source = NearSource(self.RECORD, np.random.default_rng(0), redraw=0.0)
+        assert open_recipe(source) == open_recipe(FixedSource(self.RECORD))
+        assert source.params == self.RECORD
+
+    def test_what_it_answered_makes_the_same_recipe_again(self) -> None:
+        for seed in range(50):
+            source = NearSource(self.RECORD, np.random.default_rng(seed), redraw=0.4)
+            assert open_recipe(source) == open_recipe(FixedSource(source.params))
+
+    def test_it_stays_nearer_than_chance(self) -> None:
+        def changed(redraw: float) -> int:
+            total = 0
+            for seed in range(50):
+                source = NearSource(self.RECORD, np.random.default_rng(seed), redraw)
+                open_recipe(source)
+                total += sum(source.params.get(name) != value for name, value in self.RECORD.items())
+            return total
+
+        assert 0 < changed(0.2) < 0.6 * changed(1.0)
+
+
+def test_the_sampler_is_asked_once_for_each_proposal() -> None:
+    """Its answers stay in its study, and each costs it its whole model."""
+    proposer = make_proposer(small_space((FLOAT32, STATIC)), "tpe", seed=0)
+    found = search(proposer, 100, first_objective)
+    # Beside each proposal at most one that was known already.
+    assert len(study_of(proposer).get_trials(deepcopy=False)) <= 2 * len(found)
 
 
 def study_of(proposer: OrderedProposer) -> optuna.Study:
