@@ -19,8 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from harness.data.yaml_lines import did_you_mean, read_mapping
+from harness.data.yaml_lines import read_mapping
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 from harness.units import parse_duration_ns, parse_size_bytes
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 
 from device_agents.contract import Tensors
 from harness.boards.schema import Board
-from harness.boards.suggest import did_you_mean
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 
 PACKAGED: Mapping[str, str] = {
     "conv-8m": "7be75573f0862ad7c2a74e17b147ba5e94f0541230dc79806a5fa7e445a045ce",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from device_agents.contract import BoardFacts, BoardState
 from harness.boards.findings import Finding
 from harness.boards.schema import Board
-from harness.boards.suggest import closest
 from harness.boards.units import format_size
+from harness.suggest import closest
 
 _CPU = "CPUExecutionProvider"
 _BUSY_SHARE = 0.5

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from harness.boards.problems import INCOMPLETE, as_config_error, find_problems
 from harness.boards.schema import Board
 from harness.boards.source import BoardSource, layer
-from harness.boards.suggest import did_you_mean
 from harness.boards.tree import Node
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 
 
 def resolve(source: BoardSource, sources: Mapping[str, BoardSource], errors: Mapping[str, ConfigError]) -> Board | None:

@@ -13,9 +13,9 @@ from harness.boards.extends import resolve
 from harness.boards.folders import templates_folder
 from harness.boards.schema import NAME
 from harness.boards.source import BoardSource, read_source_text
-from harness.boards.suggest import did_you_mean
 from harness.boards.transports import SshTransport
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@-]*")
 _SSH = re.compile(

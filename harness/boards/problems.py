@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from harness.boards.fields import fields_at, paths_named, tags_at
-from harness.boards.suggest import closest, did_you_mean
 from harness.boards.tree import Node, Place
 from harness.errors import ConfigError
+from harness.suggest import closest, did_you_mean
 
 Location = tuple[str | int, ...]
 

@@ -11,8 +11,8 @@ from harness.boards.extends import resolve
 from harness.boards.folders import BoardFolder, search_folders
 from harness.boards.schema import Board
 from harness.boards.source import BoardSource, read_source
-from harness.boards.suggest import did_you_mean
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 
 _MAX_FILES = 1_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -22,6 +21,7 @@ from device_agents.emulated.spec import EmulatedSpec
 from harness.boards.base import Flag, Number, Section, Text, Whole, invalid
 from harness.boards.transports import Transport
 from harness.boards.units import Seconds, SizeBytes
+from harness.suggest import closest
 
 API_VERSION = "boardtune/v1"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -82,9 +82,9 @@ def _provider_name(value: str) -> str:
     known |= {name.removesuffix("ExecutionProvider").lower(): name for name in KNOWN_PROVIDERS}
     well_formed = re.fullmatch(r"[A-Za-z0-9_.]+ExecutionProvider", value) is not None
     word = value.removesuffix("ExecutionProvider") if well_formed else value
-    close = difflib.get_close_matches(word.lower()[:100], known, n=1, cutoff=0.8)
+    close = closest(word, known, cutoff=0.8)
     if close or not well_formed:
-        hint = f"did you mean {known[close[0]]!r}?" if close else "they are named like CPUExecutionProvider"
+        hint = f"did you mean {known[close]!r}?" if close else "they are named like CPUExecutionProvider"
         raise invalid("provider", f"unknown execution provider {value!r}", hint=hint)
     return value
 

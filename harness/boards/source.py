@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from harness.boards.schema import API_VERSION, names_a_file
-from harness.boards.suggest import did_you_mean
 from harness.boards.tree import Entry, Node, merge, parse, read_text
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 
 KINDS = ("Board", "BoardFamily")
 _RELATIVE_PATHS = (("transport", "key"), ("transport", "config"), ("transport", "workdir"), ("canary", "model"))

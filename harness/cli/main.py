@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import click
 
 from harness.errors import BoardtuneError, ExitCode
+from harness.suggest import near_hint
 
 COMMANDS = ("search", "measure", "quantize", "boards", "report", "export", "demo")
 
@@ -34,11 +35,9 @@ class LazyCommands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
-
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            if close:
-                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
+            near = near_hint(args[0], COMMANDS)
+            if near:
+                raise click.UsageError(f"{error.message.rstrip('.')}; {near}", ctx) from None
             raise
 
 

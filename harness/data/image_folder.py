@@ -12,8 +12,8 @@ from harness.data.npy_folder import natural_key
 from harness.data.preprocess import InputPreprocess, suggest
 from harness.data.stored import Array, Stored, check_fits
 from harness.data.transform import resize_image
-from harness.data.yaml_lines import did_you_mean
 from harness.errors import DataError
+from harness.suggest import did_you_mean
 from harness.tensors import TensorSpec
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})

@@ -15,8 +15,8 @@ from harness.data.metric import Metric
 from harness.data.output_error import OutputError
 from harness.data.stored import Array
 from harness.data.topk import TopK
-from harness.data.yaml_lines import did_you_mean
 from harness.errors import DataError
+from harness.suggest import did_you_mean, near_hint
 from harness.tensors import TensorSpec
 
 TOP = {"top1": 1, "top5": 5}
@@ -197,9 +197,9 @@ def _kind(output: TensorSpec) -> str:
 
 
 def _unknown_hint(kind: str) -> str:
-    close = did_you_mean(kind, BUILTIN)
-    if close.startswith("Did"):
-        return close
+    near = near_hint(kind, BUILTIN)
+    if near:
+        return near
     if is_callable_spec(kind.replace(".", ":", 1)):
         return f"A function is written module:function:max. {FORMS}"
     return FORMS

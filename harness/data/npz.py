@@ -11,8 +11,8 @@ import numpy as np
 
 from harness.data.dataset import LABELS
 from harness.data.stored import Array, Stored, check_fits
-from harness.data.yaml_lines import did_you_mean
 from harness.errors import DataError
+from harness.suggest import near_hint
 from harness.tensors import TensorSpec
 
 LABEL_ALIASES = frozenset({"label", "y", "y_test", "y_train", "target", "targets", "classes"})
@@ -46,8 +46,7 @@ def check_names(found: Sequence[str], inputs: Sequence[str], origin: str) -> Non
     missing = [name for name in inputs if name not in found]
     spare = [name for name in found if name not in inputs and name != LABELS]
     if missing:
-        close = did_you_mean(missing[0], spare) if spare else ""
-        rename = close if close.startswith("Did") else ""
+        rename = near_hint(missing[0], spare)
         if not rename and len(missing) == len(spare) == 1:
             rename = f"Is it {spare[0]!r}? Rename it to {missing[0]!r}."
         raise DataError(

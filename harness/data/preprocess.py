@@ -19,8 +19,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from device_agents.contract import Pipeline, Tensors
 from harness.data.transform import Steps, axis_steps, transform_input
-from harness.data.yaml_lines import Lines, did_you_mean, explain, read_mapping
+from harness.data.yaml_lines import Lines, explain, read_mapping
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 from harness.tensors import TensorSpec
 
 _FRACTION = re.compile(r"\s*([0-9.eE+\-]+)\s*/\s*([0-9.eE+\-]+)\s*")

@@ -17,8 +17,8 @@ from harness.data.npy_folder import read_npy_folder
 from harness.data.npz import read_npz
 from harness.data.preprocess import Preprocess
 from harness.data.stored import Array, Stored, check_fits
-from harness.data.yaml_lines import did_you_mean
 from harness.errors import ConfigError, DataError
+from harness.suggest import near_hint
 from harness.tensors import TensorSpec
 
 FORMS = "Give an .npz file, a folder of .npy files, a folder of images, or module:function."
@@ -56,8 +56,7 @@ def open_dataset(
         except ConfigError as error:
             raise DataError(error.message, hint=error.hint, where=error.where) from error
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = did_you_mean(path.name, siblings) if siblings else ""
-    raise DataError("no such file or folder", where=text, hint=close if close.startswith("Did") else FORMS)
+    raise DataError("no such file or folder", where=text, hint=near_hint(path.name, siblings) or FORMS)
 
 
 def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None) -> Dataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from harness.errors import ConfigError
+from harness.suggest import did_you_mean
 
 Location = tuple[str | int, ...]
 
@@ -83,14 +83,6 @@ def explain(error: ValidationError, known: Sequence[str], lines: Lines | None, w
     if more:
         message += f"; and {more} more"
     return ConfigError(message, hint=hint, where=lines.where(location) if lines else "")
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """``Did you mean 'x'?`` or the list of what is known."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {close[0]!r}?"
-    return f"Known: {', '.join(known)}." if known else ""
 
 
 def _collect(

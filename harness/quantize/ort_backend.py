@@ -24,8 +24,8 @@ from harness.quantize.passes.unshare import merge_equal_initializers
 from harness.quantize.rewriters import OperatorRewriter
 from harness.quantize.static_recipe import make_static
 from harness.quantize.weight_only import quantize_weight_only
-from harness.recipes.checks import closest
 from harness.recipes.recipe import Recipe
+from harness.suggest import near_hint
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def _excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
         if name not in nodes:
             raise UnsupportedRecipeError(
                 f"recipe field 'exclude_nodes' names {name!r}, which the prepared model does not have"
-                + (f"; {guess}" if (guess := closest(name, nodes)) else "")
+                + (f"; {guess}" if (guess := near_hint(name, nodes)) else "")
             )
     types = set(nodes.values())
     for field_name in ("exclude_op_types", "op_types"):
@@ -110,7 +110,7 @@ def _excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
             if op_type not in types:
                 raise UnsupportedRecipeError(
                     f"recipe field {field_name!r} names {op_type!r}, which the prepared model does not have"
-                    + (f"; {guess}" if (guess := closest(op_type, types)) else "")
+                    + (f"; {guess}" if (guess := near_hint(op_type, types)) else "")
                 )
     by_type = [name for name, op_type in nodes.items() if op_type in recipe.exclude_op_types]
     return sorted({*recipe.exclude_nodes, *by_type, *_excluded_regions(model, recipe)})

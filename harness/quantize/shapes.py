@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from harness.errors import ConfigError, ModelError
 from harness.quantize.graph import initializers_of
-from harness.recipes.checks import closest
+from harness.suggest import near_hint
 from harness.tensors import TensorSpec
 
 
@@ -127,7 +127,7 @@ def _asked_sizes(free: tuple[FreeDim, ...], set_dims: Mapping[str, int], path: P
     for asked, size in set_dims.items():
         if asked not in names:
             known = f"free dimensions: {', '.join(dict.fromkeys(d.name for d in free))}" if free else ""
-            guess = closest(asked, names)
+            guess = near_hint(asked, names)
             hint = f"{guess} ({known})" if guess else known or "the model has no free dimensions; drop --set-dim"
             raise ModelError(f"--set-dim {asked}={size}: no free dimension has that name", where=path, hint=hint)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:

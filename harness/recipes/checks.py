@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from harness.errors import ConfigError
 from harness.recipes.axes import ALIGNABLE, SIXTEEN_BIT, SUB_BYTE, ActivationType
+from harness.suggest import near_hint
 
 if TYPE_CHECKING:
     from harness.recipes.recipe import Recipe
-
-
-def closest(word: str, choices: Collection[str]) -> str:
-    """A hint such as ``did you mean 'int8'?``, empty if nothing is close."""
-    lowered = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    return f"did you mean {lowered[found[0]]!r}?" if found else ""
 
 
 def check_keys(section: str, value: object, known: Sequence[str]) -> None:
@@ -29,13 +22,13 @@ def check_keys(section: str, value: object, known: Sequence[str]) -> None:
     for key in value:
         if key not in known:
             path = f"{section}.{key}" if section else str(key)
-            hint = closest(str(key), known) or f"known fields: {', '.join(known)}"
+            hint = near_hint(str(key), known) or f"known fields: {', '.join(known)}"
             raise ConfigError(f"unknown recipe field {path!r}", hint=hint)
 
 
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if not isinstance(value, str) or value not in choices:
-        guess = closest(str(value), choices)
+        guess = near_hint(str(value), choices)
         possible = f"possible: {', '.join(choices)}"
         hint = f"{guess} ({possible})" if guess else possible
         raise ConfigError(f"recipe field {name!r} has the unknown value {value!r}", hint=hint)
@@ -110,7 +103,7 @@ def _algorithm_problem(r: Recipe) -> str:
         return f"recipe field 'rounding' is {r.rounding!r}, which 16-bit weights have no use for"
     for op_type in r.align_scales:
         if op_type not in ALIGNABLE:
-            guess = closest(op_type, ALIGNABLE)
+            guess = near_hint(op_type, ALIGNABLE)
             return f"recipe field 'align_scales' names {op_type!r}; {guess or 'possible: ' + ', '.join(ALIGNABLE)}"
     if r.overrides and r.format != "QDQ":
         return "recipe field 'overrides' needs format QDQ"

@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 from harness.errors import ConfigError
 from harness.recipes.axes import ALIGNABLE, ActivationType, CalibrationMethod, WeightType
-from harness.recipes.checks import closest
 from harness.recipes.facts import ModelFacts
 from harness.recipes.recipe import FLOAT32, Calibration, Recipe
 from harness.recipes.space import ParameterSource, Space, grid, listed_space
+from harness.suggest import near_hint
 
 _TYPES: Mapping[str, tuple[ActivationType, WeightType]] = {
     "u8s8": ("uint8", "int8"),
@@ -270,6 +270,6 @@ def preset(name: str, facts: ModelFacts) -> Space:
     """The named space for a model. Raises ConfigError for an unknown name."""
     if name not in PRESETS:
         known = f"known presets: {', '.join(PRESETS)}"
-        guess = closest(name, PRESETS)
+        guess = near_hint(name, PRESETS)
         raise ConfigError(f"unknown preset {name!r}", hint=f"{guess} ({known})" if guess else known)
     return PRESETS[name](facts)

@@ -205,7 +205,7 @@ def test_without_what_is_needed(boardtune: Boardtune) -> None:
 def test_commands_that_are_nearly_right(boardtune: Boardtune, word: str, meant: str) -> None:
     code, _, err = boardtune(word)
     assert code == ExitCode.USAGE
-    assert f"Did you mean '{meant}'?" in err
+    assert f"did you mean '{meant}'?" in err
 
 
 def test_options_that_are_nearly_right(boardtune: Boardtune) -> None:
@@ -219,7 +219,7 @@ def test_a_plan_file_with_a_mistake(boardtune: Boardtune, tmp_path: Path) -> Non
     code, _, err = boardtune("search", "--plan", "plan.yaml")
     assert code == ExitCode.USAGE
     assert "plan.yaml:3: unknown key 'budgett' in the plan" in err
-    assert "Did you mean 'budget'?" in err
+    assert "did you mean 'budget'?" in err
 
 
 def test_a_dry_run_says_what_would_be_tried(boardtune: Boardtune, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from onnx import ModelProto, NodeProto
 
 from harness.quantize.graph import all_graphs
-from harness.recipes.checks import closest
+from harness.suggest import near_hint
 
 
 class UnknownTensorError(ValueError):
@@ -57,7 +57,7 @@ def _known(model: ModelProto, tensors: Iterable[str]) -> list[str]:
     there = {value.name for value in model.graph.input} | {o for node in model.graph.node for o in node.output if o}
     for name in names:
         if name not in there:
-            guess = closest(name, there)
+            guess = near_hint(name, there)
             raise UnknownTensorError(
                 f"{name!r}, which the prepared model does not have" + (f"; {guess}" if guess else "")
             )
