@@ -35,7 +35,7 @@ from harness.controller.messages import BoardTask, QuantizeReply
 from harness.controller.outcome import candidates_json
 from harness.controller.progress import Progress, Watcher
 from harness.controller.searcher import LedgerSearcher
-from harness.controller.setup import RESUMABLE, SearchSetup
+from harness.controller.setup import RESUMABLE, SearchSetup, with_suggestions
 from harness.controller.trial_runner import Crew, TrialRunner
 from harness.errors import BoardtuneError, BoardUnavailable, ConfigError
 from harness.ledger import events
@@ -102,13 +102,18 @@ class SearchCrew:
     """The actors of one search, as the controlling process sees them."""
 
     def __init__(self, setup: SearchSetup, crew: Crew, notices: tuple[str, ...]) -> None:
-        self._setup = setup
         self._crew = crew
+        self._setup = with_suggestions(setup, self.state().suggestions)
         self.notices = notices
         self._phase = "connecting"
         self._quarantine: Mapping[str, str | None] = {}
         self._best: Mapping[str, tuple[int, ...]] = {}
         self._take_up()
+
+    @property
+    def setup(self) -> SearchSetup:
+        """The search's, with the recipes that the ledger says were suggested to it."""
+        return self._setup
 
     # -- what learning needs ---------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ def search(
         slots = setup.window + setup.quantizers
         with Interruption() as interruption, ray_session(slots, run_dir / LOGS, ray_address) as node:
             crew = hire(setup, run_dir, header, resume=resume, node=node, staff=staff or Staff())
+            setup = crew.setup
             handler = log_to_file(run_dir / LOGS / "search.log")
             at_once = False
             try:

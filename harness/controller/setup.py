@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from harness.controller.preparation import Prepared, prepare
 from harness.data.callables import load_callable
 from harness.errors import ConfigError
 from harness.ledger.header import run_header
+from harness.ledger.state import Suggestion
 from harness.plan import Plan
 from harness.recipes.files import read_recipe
 from harness.recipes.presets import preset
-from harness.recipes.recipe import FLOAT32
+from harness.recipes.recipe import FLOAT32, Recipe
 from harness.recipes.space import Space, listed_space
 from harness.search.make import make_proposer
 from harness.search.objectives import objective_count
@@ -92,6 +93,14 @@ def set_up(plan: Plan, folder: Path) -> SearchSetup:
             window=plan.window or len(boards) + 2,
         ),
     )
+
+
+def with_suggestions(setup: SearchSetup, suggestions: Sequence[Suggestion]) -> SearchSetup:
+    """The search with recipes that were put into it, beyond as many trials as the plan asks for."""
+    if not suggestions:
+        return setup
+    recipes = {suggestion.number: Recipe.from_dict(suggestion.recipe) for suggestion in suggestions}
+    return replace(setup, trials=setup.trials + len(recipes), proposer=setup.proposer.with_suggestions(recipes))
 
 
 def space_of(plan: Plan, prepared: Prepared) -> Space:

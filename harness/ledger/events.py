@@ -172,6 +172,11 @@ def final(
     }
 
 
+def suggested(recipe: Mapping[str, Any], label: str, digest: str, reason: str) -> Event:
+    """A recipe to be tried as the next trial that is not proposed or promised yet; ``digest``: of the recipe."""
+    return {"event": "suggested", "recipe": dict(recipe), "label": label, "digest": digest, "reason": reason}
+
+
 def stopped(reason: str, *, kind: str = "") -> Event:
     """No more proposals. ``kind``: ``trials``, ``budget``, ``max_time``, ``converged``, ``interrupted``, ``error``."""
     return {"event": "stopped", "reason": reason, "kind": kind}

@@ -39,6 +39,7 @@ CANDIDATES = "candidates.json"
 REPORT = "report.html"
 TRIALS = "trials.csv"
 LOGS = "logs"
+PROPOSED = "proposed"
 RECIPE = "recipe.json"
 MODEL = "model.onnx"
 MEASUREMENT = "measurement.json"
@@ -48,7 +49,7 @@ Phase = Literal["search", "final"]
 
 _TRIAL_FOLDER = re.compile(r"\d{4,}")
 _OWN = re.compile(
-    rf"{re.escape(LEDGER)}(\.torn-\d+)?|{SUMMARY}|{CANDIDATES}|{REPORT}|{TRIALS}|{LOGS}|{re.escape(LOCK_NAME)}|\d{{4,}}"
+    rf"{re.escape(LEDGER)}(\.torn-\d+)?|{SUMMARY}|{CANDIDATES}|{REPORT}|{TRIALS}|{LOGS}|{PROPOSED}|{re.escape(LOCK_NAME)}|\d{{4,}}"
     rf"|\..*{re.escape(TEMPORARY_SUFFIX)}"
 )
 
@@ -134,6 +135,19 @@ class RunDirectory:
             allowed = differences(state.header, header)
             run.record(events.resumed([str(d) for d in allowed]))
             return run
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open_for_suggestions(cls, path: Path, *, clock: Clock = utc_now) -> Self:
+        """Takes the lock to add to the record of a run that nobody is running. Raises :class:`ConfigError` where there
+        is no run, or it is in use."""
+        cls.open(path)
+        lock = DirectoryLock(path)
+        try:
+            ledger = Ledger(path / LEDGER, clock=clock)
+            return cls(path, LedgerState.from_events(ledger.events), ledger, lock)
         except BaseException:
             lock.release()
             raise
@@ -232,6 +246,13 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, Any] | None:
         return read_json(self.path / SUMMARY) if (self.path / SUMMARY).exists() else None
+
+    def write_proposed(self, name: str, recipe: Mapping[str, Any]) -> Path:
+        """``proposed/NAME.json``: a recipe somebody suggests."""
+        folder = self.path / PROPOSED
+        folder.mkdir(exist_ok=True)
+        write_json(folder / f"{name}.json", recipe)
+        return folder / f"{name}.json"
 
     def write_report(self, html: str) -> Path:
         write_atomic(self.path / REPORT, html)

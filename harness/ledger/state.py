@@ -90,6 +90,18 @@ class TrialState:
         return self.status in TERMINAL
 
 
+@dataclass(frozen=True)
+class Suggestion:
+    """A recipe that somebody (a diagnosis) put into the search."""
+
+    number: int
+    """The trial it is, or will be."""
+    recipe: Mapping[str, Any]
+    label: str
+    recipe_digest: str
+    reason: str
+
+
 @dataclass
 class LedgerState:
     """Grown event by event with :meth:`apply`; the values in it are frozen."""
@@ -103,7 +115,7 @@ class LedgerState:
     finals_seconds: dict[str, float] = field(default_factory=dict)
     """By board: of the finals alone."""
     active_s: float = 0.0
-    """Wall time from the first event to the last, without the pauses before a resume."""
+    """Wall time from the first event to the last, without the pauses before a resume or a suggestion."""
     notices: list[str] = field(default_factory=list)
     started: str | None = None
     last_time: str | None = None
@@ -114,6 +126,8 @@ class LedgerState:
     finished: str | None = None
     """UTC time, once the run is complete."""
     picks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    suggestions: tuple[Suggestion, ...] = ()
+    """In the order of their numbers."""
     seq: int = 0
     """Events applied."""
 
@@ -137,7 +151,7 @@ class LedgerState:
         except (KeyError, TypeError, ValueError) as error:  # pydantic's ValidationError is a ValueError
             raise self._illegal(event, f"{type(error).__name__}: {error}") from error
         self._charge(event)
-        if kind != "resumed":
+        if kind not in ("resumed", "suggested"):
             self.active_s += _seconds_between(self.last_time, event.get("time"))
         self.last_time = event.get("time") or self.last_time
         self.seq += 1
@@ -293,6 +307,11 @@ class LedgerState:
         )
         self._put(trial, boards={**trial.boards, event["board"]: progress})
 
+    def _suggested(self, event: Mapping[str, Any]) -> None:
+        taken = (self.next_trial, *(suggestion.number + 1 for suggestion in self.suggestions))
+        made = Suggestion(max(taken), event["recipe"], event["label"], event["digest"], event.get("reason", ""))
+        self.suggestions = (*self.suggestions, made)
+
     def _stopped(self, event: Mapping[str, Any]) -> None:
         self.stop_reason, self.stop_kind = event["reason"], event.get("kind", "")
 
@@ -362,6 +381,7 @@ _HANDLERS: Mapping[str, Callable[[LedgerState, Mapping[str, Any]], None]] = {
     "duplicate": LedgerState._ended,
     "retried": LedgerState._retried,
     "final": LedgerState._final,
+    "suggested": LedgerState._suggested,
     "stopped": LedgerState._stopped,
     "finished": LedgerState._finished,
 }

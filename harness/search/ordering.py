@@ -6,9 +6,12 @@ exactly the outcomes of trials 0 … n - W, told in their order; W is the window
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from harness.recipes.recipe import Recipe
 from harness.search.proposer import Outcome, Proposal, Proposer
+from harness.search.suggested import SuggestedProposer
 
 T = TypeVar("T")
 
@@ -59,6 +62,12 @@ class OrderedProposer:
     @property
     def window(self) -> int:
         return self._order.window
+
+    def with_suggestions(self, suggestions: Mapping[int, Recipe]) -> OrderedProposer:
+        """The same, as yet asked for nothing, with recipes put between its own by the number they are proposed as."""
+        if self._next:
+            raise ValueError(f"{self._next} proposals were made before suggestions were known")
+        return OrderedProposer(SuggestedProposer(self._inner, suggestions), self.window)
 
     def ready(self, number: int) -> bool:
         return self._order.ready(number)

@@ -21,9 +21,12 @@ from harness.controller.crew import Staff
 from harness.controller.progress import Progress, SilentWatcher, Watcher
 from harness.controller.search import SearchResult, search
 from harness.errors import BoardtuneError, BoardUnavailable, ConfigError, ExitCode
+from harness.ledger import events
 from harness.ledger.run_directory import RunDirectory
+from harness.ledger.state import LedgerState
 from harness.plan import Plan
 from harness.quantize.contract import Artifact, QuantizeJob, Refusal
+from harness.recipes.recipe import Calibration, Recipe
 
 Faults = Mapping[str, list[Exception | None]]
 
@@ -141,6 +144,73 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(plan: Plan, operation:
     again = run(plan, resume=True)
     assert again.exit_code == ExitCode.OK
     assert candidates() == candidates("whole")
+
+
+SUGGESTED = Recipe(activation="uint16", granularity="per_channel", calibration=Calibration("percentile", 99.9))
+
+
+def suggest(folder: str, *recipes: Recipe) -> None:
+    with RunDirectory.open_for_suggestions(Path(folder)) as opened:
+        opened.record(*(events.suggested(r.to_dict(), r.label, r.digest, "a test") for r in recipes))
+
+
+def digests(folder: str = "run") -> list[str]:
+    with RunDirectory.open(Path(folder)) as recorded:
+        return [trial.recipe_digest for _, trial in sorted(recorded.state.trials.items())]
+
+
+class TestSuggestions:
+    @pytest.mark.parametrize("preset", ["quick", "standard"])
+    def test_one_is_tried_on_resume_beyond_the_trials_asked_for(self, plan: Plan, preset: str) -> None:
+        plan = plan.model_copy(update={"preset": preset})
+        run(plan)
+        before = digests()
+        suggest("run", SUGGESTED)
+        run(plan, resume=True)
+        assert digests() == [*before, SUGGESTED.digest]
+        # Resumed once more, the record comes out the same and nothing is left to do.
+        again = candidates()
+        assert run(plan, resume=True).exit_code == ExitCode.OK
+        assert candidates() == again
+        # More trials go on where the preset's own ended.
+        more = plan.model_copy(update={"trials": 8})
+        run(more, resume=True)
+        run(more, "whole")
+        assert [digest for digest in digests() if digest != SUGGESTED.digest] == digests("whole")
+
+    @pytest.mark.usefixtures("interruptions")
+    def test_one_given_to_an_interrupted_run_comes_next_and_resuming_stays_exact(self, plan: Plan) -> None:
+        run(plan, "whole")
+        run(plan, devices=Interrupting("infer", 3))
+        begun = len(digests())
+        assert 0 < begun < 6
+        suggest("run", SUGGESTED)
+        run(plan, resume=True, devices=Interrupting("infer", 3))
+        run(plan, resume=True)
+        assert digests()[begun] == SUGGESTED.digest
+        assert [digest for digest in digests() if digest != SUGGESTED.digest] == digests("whole")
+
+    def test_waiting_for_a_suggestion_is_no_time_of_the_search(self) -> None:
+        state = LedgerState.from_events(
+            [
+                {**events.run({}), "time": "2026-01-01T00:00:00Z"},
+                {**events.proposed(0, {}, "float32"), "time": "2026-01-01T00:00:10Z"},
+                {**events.suggested({}, "x", "d", "r"), "time": "2026-01-02T00:00:00Z"},
+                {**events.resumed(), "time": "2026-01-03T00:00:00Z"},
+            ]
+        )
+        assert state.active_s == 10.0
+        assert [suggestion.number for suggestion in state.suggestions] == [1]
+
+    def test_a_run_in_use_takes_none(self, plan: Plan) -> None:
+        run(plan)
+        with (
+            RunDirectory.open_for_suggestions(Path("run")),
+            pytest.raises(ConfigError, match="in use"),
+        ):
+            suggest("run", SUGGESTED)
+        with pytest.raises(ConfigError, match="no run here"):
+            suggest("elsewhere", SUGGESTED)
 
 
 class TestBoards:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from search_values import STATIC, open_recipe, open_space, small_recipe, small_space
 
 from harness.errors import ConfigError
-from harness.recipes.recipe import FLOAT32, Recipe
+from harness.recipes.facts import ModelFacts
+from harness.recipes.presets import preset
+from harness.recipes.recipe import FLOAT32, Calibration, Recipe
 from harness.recipes.space import Space, grid, listed_space
 from harness.search.make import make_proposer
 from harness.search.optuna_proposer import OptunaProposer, constraints_of
@@ -350,3 +352,50 @@ class TestOrder:
     def test_a_window_below_one_is_refused(self) -> None:
         with pytest.raises(ValueError, match="window"):
             OrderedTells(0)
+
+
+def test_suggestions_come_where_they_were_put_and_move_the_others_up() -> None:
+    own = [Recipe(activation=kind) for kind in ("int8", "uint8", "uint16", "int16")]
+    suggested = Recipe(calibration=Calibration("percentile", 99.9))
+    space = listed_space("own", [FLOAT32, *own])
+
+    def recipes(proposer: OrderedProposer) -> list[Recipe]:
+        made: list[Recipe] = []
+        while (proposal := proposer.ask(len(made))) is not None:
+            assert proposal.number == len(made)
+            made.append(proposal.recipe)
+            proposer.tell(proposal.number, Outcome("done", (1.0,)))
+        return made
+
+    assert recipes(make_proposer(space).with_suggestions({})) == [FLOAT32, *own]
+    assert recipes(make_proposer(space).with_suggestions({3: suggested})) == [FLOAT32, *own[:2], suggested, *own[2:]]
+    assert recipes(make_proposer(space).with_suggestions({5: suggested})) == [FLOAT32, *own, suggested]
+
+
+def test_a_sampler_proposes_what_it_would_have_without_the_suggestion() -> None:
+    space = preset("standard", ModelFacts(op_types={"Conv": 3, "Relu": 2}))
+
+    def proposals(suggestions: dict[int, Recipe], count: int) -> list[str]:
+        proposer = make_proposer(space, "tpe", seed=3).with_suggestions(suggestions)
+        made = []
+        for number in range(count):
+            proposal = proposer.ask(number)
+            assert proposal is not None
+            made.append(proposal.recipe.digest)
+            # What the sampler learns depends on the recipe, not on the number.
+            proposer.tell(number, Outcome("done", (float(int(proposal.recipe.digest[:6], 16)),)))
+        return made
+
+    extra = Recipe(exclude_nodes=("somewhere",))
+    plain, more = proposals({}, 24), proposals({18: extra}, 25)
+    assert more[18] == extra.digest
+    assert [*more[:18], *more[19:]] == plain
+
+
+def test_suggestions_neither_replace_the_baseline_nor_come_late() -> None:
+    proposer = make_proposer(listed_space("own", [FLOAT32, Recipe()]))
+    with pytest.raises(ValueError, match="trial 0"):
+        proposer.with_suggestions({0: Recipe()})
+    proposer.ask(0)
+    with pytest.raises(ValueError, match="before suggestions"):
+        proposer.with_suggestions({1: Recipe()})
