@@ -96,6 +96,8 @@ class Plan(BaseModel):
     preset: str = "quick"
     recipes: tuple[Path, ...] = ()
     """Recipe files tried right after the float baseline."""
+    candidates: tuple[Path, ...] = ()
+    """Models quantized elsewhere, ONNX: each is tried beside ours, before any recipe."""
     trials: Annotated[int, Field(ge=1)] | None = None
     """``None``: as many as the preset has recipes, or 32 for an open space."""
     top_k: Annotated[int, Field(ge=1)] = 3
@@ -204,8 +206,9 @@ def _rebased(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         value = result.get(key)
         if isinstance(value, str) and ":" not in value and not Path(value).is_absolute():
             result[key] = str(folder / value)
-    if isinstance(result.get("recipes"), list):
-        result["recipes"] = [str(folder / str(item)) for item in result["recipes"]]
+    for key in ("recipes", "candidates"):
+        if isinstance(result.get(key), list):
+            result[key] = [str(folder / str(item)) for item in result[key]]
     return result
 
 

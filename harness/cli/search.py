@@ -32,6 +32,14 @@ from harness.quantize.shapes import parse_set_dims
 @click.option("--boards", help="Boards to measure on, separated by commas.  [default: local]")
 @click.option("--preset", help="What to search: quick, standard, full, xint8-like.  [default: quick]")
 @click.option("--recipe", "recipes", multiple=True, type=click.Path(path_type=Path), help="Recipe file to try first.")
+@click.option(
+    "--add-candidate",
+    "candidates",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="ONNX model quantized elsewhere, tried beside ours; repeatable.",
+)
 @click.option("--trials", type=int, help="Recipes to try.  [default: all of the preset, or 32]")
 @click.option("--top-k", type=int, help="Candidates to hand over.  [default: 3]")
 @click.option("--objective", type=click.Choice(get_args(Objective)), help="What to pick by.  [default: pareto]")

@@ -21,7 +21,7 @@ from harness.boards.host_lock import host_lock, host_lock_folder
 from harness.boards.schema import Board
 from harness.controller.board_session import BoardSession, MeasureOutcome, MeasureRequest
 from harness.controller.logs import log_to_file
-from harness.controller.messages import BoardTask, QuantizeReply
+from harness.controller.messages import BoardTask, Material, QuantizeReply
 from harness.controller.preparation import Prepared
 from harness.controller.recorder import Recorder
 from harness.controller.trial import Quantized
@@ -94,11 +94,10 @@ class QuantizerActor:
         self._limits = limits
         self._worker = make_quantizer()
 
-    def quantize(self, recipe: Recipe, material: Sequence[Any]) -> QuantizeReply:
-        """``material``: references to the bytes of the float model and the calibration set, fetched on the first call;
-        they come with every call, as a restarted actor has nothing."""
+    def quantize(self, recipe: Recipe, material: Material) -> QuantizeReply:
+        """``material`` is fetched on the first call; it comes with every call, as a restarted actor has nothing."""
         started = time.monotonic()
-        for path, reference in zip((self._model, self._calibration), material, strict=True):
+        for path, reference in ((self._model, material.model), (self._calibration, material.calibration)):
             if not path.exists():
                 path.write_bytes(ray.get(reference))
         out = Path(self._folder.name) / f"{recipe.digest}.onnx"
@@ -108,7 +107,7 @@ class QuantizerActor:
             recipe=recipe,
             out=out,
             limits=self._limits,
-            extra={"host_lock": str(host_lock_folder())},
+            extra={"host_lock": str(host_lock_folder()), **self._imported(recipe, material)},
         )
         made = self._worker.quantize(job)
         seconds = time.monotonic() - started
@@ -121,9 +120,18 @@ class QuantizerActor:
         kept = Quantized(info, made.snr_db, made.quantized_operators)
         return QuantizeReply(kept, model, made.notices, self._backend(recipe), seconds)
 
+    def _imported(self, recipe: Recipe, material: Material) -> dict[str, str]:
+        if recipe.source not in material.imported:
+            return {}
+        path = Path(self._folder.name) / f"{recipe.source}.imported.onnx"
+        if not path.exists():
+            path.write_bytes(ray.get(material.imported[recipe.source]))
+        return {"imported": str(path)}
+
     def _backend(self, recipe: Recipe) -> str:
         """Name and versions, part of the key of a result."""
-        return " ".join([recipe.backend, *(f"{name} {importlib.metadata.version(name)}" for name in _BACKEND_PACKAGES)])
+        name = "imported" if recipe.scheme == "imported" else recipe.backend
+        return " ".join([name, *(f"{name} {importlib.metadata.version(name)}" for name in _BACKEND_PACKAGES)])
 
     def close(self) -> None:
         self._worker.close()

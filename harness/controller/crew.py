@@ -31,7 +31,7 @@ from harness.controller.finals import picks_of, run_finals
 from harness.controller.finals_budget import FinalsBudget
 from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning, worth_another_try
-from harness.controller.messages import BoardTask, QuantizeReply
+from harness.controller.messages import BoardTask, Material, QuantizeReply
 from harness.controller.outcome import candidates_json
 from harness.controller.progress import Progress, Watcher
 from harness.controller.searcher import LedgerSearcher
@@ -79,7 +79,11 @@ def hire(
         ray.kill(recorder)
         raise
     limits = QuantizeLimits(setup.plan.quantize_timeout / 1e9, setup.plan.quantize_memory, setup.plan.min_snr)
-    material = [ray.put(path.read_bytes()) for path in (setup.prepared.model.path, setup.prepared.calibration)]
+    material = Material(
+        model=ray.put(setup.prepared.model.path.read_bytes()),
+        calibration=ray.put(setup.prepared.calibration.read_bytes()),
+        imported={one.recipe.source: ray.put(one.artifact.read_bytes()) for one in setup.prepared.imported},
+    )
     quantizers = tuple(
         ray.remote(QuantizerActor)
         .options(num_cpus=1, max_restarts=-1, max_task_retries=_QUANTIZER_RETRIES)

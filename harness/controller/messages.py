@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.controller.trial import Quantized
 from harness.measure.settings import MeasurementSettings
@@ -11,6 +12,16 @@ from harness.quantize.contract import Refusal
 
 if TYPE_CHECKING:
     from harness.ledger.run_directory import Phase
+
+
+@dataclass(frozen=True)
+class Material:
+    """References to bytes that quantizers work with, on whatever node."""
+
+    model: Any
+    calibration: Any
+    imported: Mapping[str, Any]
+    """Models made elsewhere, by their recipes' ``source``."""
 
 
 @dataclass(frozen=True)

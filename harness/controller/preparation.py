@@ -32,6 +32,7 @@ from harness.measure.paired import AccuracyBound, default_bound
 from harness.plan import Plan
 from harness.quantize.acceptance import first_line
 from harness.quantize.calibration_data import CalibrationSet
+from harness.quantize.imported import ImportedModel, import_models
 from harness.quantize.preparation import BATCH_WITHIN
 from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.search.constraints import Constraints
@@ -55,6 +56,8 @@ class Prepared:
     digests: Mapping[str, str]
     """Role (calibration, evaluation, preprocess) -> digest of the content."""
     notices: tuple[str, ...]
+    imported: tuple[ImportedModel, ...] = ()
+    """Models made elsewhere that take part."""
 
 
 def prepare(plan: Plan, folder: Path) -> Prepared:
@@ -64,6 +67,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     """
     with host_lock().work():
         model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim), batch=plan.batch)
+    imported, told = import_models(plan.candidates, model, folder)
     preprocess = read_preprocess(plan.preprocess)
     calibration = open_dataset(plan.calib, model.inputs, preprocess)
     evaluation = open_dataset(plan.eval, model.inputs, preprocess) if plan.eval else calibration
@@ -74,6 +78,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     bounds = accuracy_bounds(plan.min_accuracy, metrics)
     notices = [
         *model.notices,
+        *told,
         *(() if plan.eval else (_WITHOUT_EVALUATION,)),
         *check_data(calibration, evaluation, model.inputs, metrics),
         *_left_over(calibration, model),
@@ -105,6 +110,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
             "preprocess": preprocess.digest if preprocess else "",
         },
         notices=tuple(dict.fromkeys(notices)),
+        imported=imported,
     )
 
 

@@ -22,6 +22,7 @@ from harness.controller.progress import SilentWatcher, Watcher
 from harness.controller.setup import RESUMABLE, SearchSetup, header_of, set_up
 from harness.errors import ExitCode
 from harness.plan import Plan
+from harness.quantize.imported import check_unchanged
 from harness.scratch import scratch_folder
 from harness.search.allowance import TrialCosts
 from harness.search.budget import Budget, Limits
@@ -61,11 +62,13 @@ def search(
     """
     from harness.controller.crew import Staff, hire
     from harness.controller.ray_session import ray_session
-    from harness.ledger.run_directory import LOGS, RunDirectory
+    from harness.ledger.run_directory import LOGS, RunDirectory, recorded_header
     from harness.report.build import write_report, write_summary
 
     watcher = watcher or SilentWatcher()
     with scratch_folder() as work:
+        if resume and plan.candidates:
+            check_unchanged(recorded_header(run_dir).get("candidates", ()), plan.candidates)
         setup = set_up(plan, work)
         header = header_of(setup)
         RunDirectory.check(run_dir, header, resume=resume, may_change=RESUMABLE)

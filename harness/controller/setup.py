@@ -72,6 +72,12 @@ def set_up(plan: Plan, folder: Path) -> SearchSetup:
             f"--top-k {plan.top_k} is more than the {trials} recipes that preset {plan.preset!r} tries",
             hint="lower --top-k, or choose a larger preset",
         )
+    if trials <= len(prepared.imported):
+        raise ConfigError(
+            f"--trials {trials} leaves no room for the float baseline and {len(prepared.imported)} models of "
+            "--add-candidate",
+            hint="raise --trials",
+        )
     if space.enumerated is not None and "sampler" in plan.model_fields_set:
         unused = f"--sampler {plan.sampler} has no effect: preset {plan.preset!r} is a list, tried in its order"
         prepared = replace(prepared, notices=(*prepared.notices, unused))
@@ -104,9 +110,9 @@ def with_suggestions(setup: SearchSetup, suggestions: Sequence[Suggestion]) -> S
 
 
 def space_of(plan: Plan, prepared: Prepared) -> Space:
-    """The preset's space with the plan's own recipes tried first, after the float baseline."""
+    """The preset's space; models made elsewhere and the plan's own recipes come first, after the float baseline."""
     space = preset(plan.preset, prepared.model.facts)
-    own = tuple(read_recipe(path) for path in plan.recipes)
+    own = (*(model.recipe for model in prepared.imported), *(read_recipe(path) for path in plan.recipes))
     if space.enumerated is not None:
         return listed_space(space.name, (FLOAT32, *own, *space.enumerated))
     return replace(space, seeds=tuple({recipe.digest: recipe for recipe in (FLOAT32, *own, *space.seeds)}.values()))
@@ -143,4 +149,5 @@ def header_of(setup: SearchSetup) -> dict[str, Any]:
         plan=plan.to_json(),
         seed=plan.seed,
         versions={name: importlib.metadata.version(name) for name in packages},
+        candidates=[model.to_json() for model in prepared.imported],
     )

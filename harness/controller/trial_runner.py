@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.tune import Trainable
 
-from harness.controller.messages import BoardTask, QuantizeReply
+from harness.controller.messages import BoardTask, Material, QuantizeReply
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.trial import Quantized, run_trial
 from harness.ledger.events import Event
@@ -27,8 +27,7 @@ class Crew:
 
     recorder: Any
     quantizers: tuple[Any, ...]
-    material: Sequence[Any]
-    """References to the bytes of the float model and the calibration set."""
+    material: Material
     boards: Mapping[str, Any]
     limits: Mapping[str, BoardLimits]
     policy: MeasurementPolicy

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.ledger.plain import canonical_json, plain
 
-PATHS_OF_PLAN = frozenset({"model", "calib", "eval", "preprocess"})
+PATHS_OF_PLAN = frozenset({"model", "calib", "eval", "preprocess", "candidates"})
 """Plan fields that only say where something is; what is there counts by its digest."""
 
 _BOARD_IDENTITY = ("hardware_id", "emulated", "machine", "runtime", "runtime_version", "providers", "runner_sha256")
@@ -37,14 +37,16 @@ def run_header(
     seed: int,
     versions: Mapping[str, str],
     metric_units: Mapping[str, str] | None = None,
+    candidates: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """``model``: at least ``digest`` (also path, parameters, opset, inputs); ``data``: by role (``calib``, ``eval``),
     at least ``digest`` each; ``preprocess``: digest; ``plan``: its JSON with defaults explicit; ``versions``: backends
-    and libraries; ``metric_units``: ``fraction``, ``dB`` or empty by metric, for the report.
+    and libraries; ``metric_units``: ``fraction``, ``dB`` or empty by metric, for the report;
+    ``candidates``: models made elsewhere, ``identity``, ``sha256`` and ``path`` of each.
 
     Paths are no part of the key, the digests of what is there are.
     """
-    header = {
+    header: dict[str, Any] = {
         "boardtune": version,
         "key": {
             "model": model["digest"],
@@ -60,6 +62,9 @@ def run_header(
         "plan": plan,
         "metric_units": metric_units or {},
     }
+    if candidates:
+        header["key"]["candidates"] = [candidate["identity"] for candidate in candidates]
+        header["candidates"] = candidates
     return plain(header)  # type: ignore[no-any-return]
 
 

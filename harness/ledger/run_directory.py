@@ -95,14 +95,14 @@ class RunDirectory:
     def check(cls, path: Path, header: Mapping[str, Any], *, resume: bool, may_change: Sequence[str] = ()) -> None:
         """Raises what :meth:`create` or :meth:`open_for_resume` would, and records nothing: so that a search can tell
         before it starts anything else."""
-        recorded = read_ledger(path / LEDGER).events if path.exists() else ()
+        recorded = recorded_header(path)
         if not recorded:
             _own_folder(path)
         DirectoryLock(path).release()
         if recorded and not resume:
             raise _holds_a_run(path)
         if recorded:
-            _same_run(path, LedgerState.from_events(recorded[:1]).header, header, may_change)
+            _same_run(path, recorded, header, may_change)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -313,6 +313,12 @@ class RunDirectory:
             if folder is not self.path and int(folder.name) not in self.state.trials:
                 shutil.rmtree(folder)
                 log.info("removed %s: its trial was never recorded", folder)
+
+
+def recorded_header(path: Path) -> Mapping[str, Any]:
+    """Of the run in that folder; empty where there is none (yet)."""
+    recorded = read_ledger(path / LEDGER).events if path.exists() else ()
+    return LedgerState.from_events(recorded[:1]).header
 
 
 def _own_folder(path: Path) -> None:

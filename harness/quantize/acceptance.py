@@ -93,6 +93,11 @@ def _nothing_changed(recipe: Recipe, made: Any, operators: int) -> str:
         return "" if graphs.has_float16(made) else "nothing was converted to float16"
     if operators:
         return ""
+    if recipe.scheme == "imported":
+        found = graphs.quantization_found(made)
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+        # Without any it is a float variant, which may be a candidate too.
+        return f"it has {listed}, but no operator computes on quantized values" if found else ""
     where = ""
     if recipe.op_types:
         where = f" among {', '.join(recipe.op_types)}"
@@ -146,11 +151,13 @@ def _compare(reference: Outputs, outputs: Outputs, recipe: Recipe, floor: float)
     if recipe.is_float32:
         return None
     if worst < floor:
+        advice = "per-channel weights, 16-bit activations or leaving sensitive operators in float raise it"
+        if recipe.scheme == "imported":
+            advice = "was it made of this float model, with the same preprocessing?"
         return Refusal(
             Cause.LOW_SNR,
             f"output {worst_name!r} keeps {worst:.1f} dB signal-to-noise against the float model on "
-            f"{len(reference)} calibration samples, under the floor of {floor:g} dB (--min-snr); "
-            "per-channel weights, 16-bit activations or leaving sensitive operators in float raise it",
+            f"{len(reference)} calibration samples, under the floor of {floor:g} dB (--min-snr); {advice}",
             snr_db=worst,
         )
     return worst

@@ -27,6 +27,8 @@ class Cause(StrEnum):
     LOW_SNR = "low_snr"
     NOTHING_QUANTIZED = "nothing_quantized"
     ALREADY_QUANTIZED = "already_quantized"
+    OTHER_INTERFACE = "other_interface"
+    """A model made elsewhere whose inputs or outputs are not the float model's."""
     BAD_CALIBRATION = "bad_calibration"
     FAILED = "failed"
     """The backend raised something else; the message carries it."""
@@ -102,7 +104,7 @@ class QuantizeJob:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON and paths: ``host_lock`` (folder of the host lock to hold), ``cache`` (folder for calibration
     statistics; the user's cache folder if missing, none if empty), ``digests`` (sha256 of the ``model`` and
-    ``calibration`` files, where known)."""
+    ``calibration`` files, where known), ``imported`` (the file to take, for a recipe of scheme ``imported``)."""
 
 
 class Backend(Protocol):

@@ -145,7 +145,10 @@ def _check_float(work: _Work) -> None:
             f"the model is already quantized: it has {listed}",
             cause=Cause.ALREADY_QUANTIZED,
             where=work.path,
-            hint=f"give the float model; this one can be measured as it is: boardtune measure {work.path}",
+            hint=(
+                f"give the float model; this one enters its search beside ours with --add-candidate {work.path}, or is "
+                f"measured as it is: boardtune measure {work.path}"
+            ),
         )
 
 

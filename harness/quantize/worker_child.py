@@ -18,6 +18,7 @@ from harness.errors import BoardtuneError, DataError
 from harness.quantize.acceptance import accept, first_line
 from harness.quantize.cache import Cache
 from harness.quantize.contract import Artifact, Backend, Cause, QuantizeJob, Refusal
+from harness.quantize.imported import ImportedBackend
 from harness.quantize.ort_backend import OrtBackend, UnsupportedRecipeError
 from harness.quantize.worker_wire import MessageReader, job_from_json, result_to_json, write_message
 
@@ -88,6 +89,8 @@ def _backend(
     job: QuantizeJob, backends: Mapping[str, str], breathe: Callable[[], None], phase: Phase, cache: Cache
 ) -> Backend:
     name = job.recipe.backend
+    if job.recipe.scheme == "imported":
+        return ImportedBackend(job.extra.get("imported"))
     if name == OrtBackend.name:
         return OrtBackend(breathe, phase, cache, job.extra.get("digests"))
     if name not in backends:

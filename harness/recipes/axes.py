@@ -41,6 +41,6 @@ RELEVANT: Mapping[str, frozenset[str]] = {
         "reduce_range", "scale", "calibration", "equalize", "smooth_alpha", "weight_clip", "rounding",
         "bias_correction", "align_scales", "overrides",
     },
-    "imported": frozenset({"source"}),
+    "imported": frozenset({"source", "source_file", "source_sha256"}),
 }  # fmt: skip
 """Fields each scheme reads, beside ``scheme`` and ``backend``."""

@@ -136,7 +136,7 @@ def _weight_only_problem(r: Recipe) -> str:
 
 def _imported_problem(r: Recipe) -> str:
     if not re.fullmatch("[0-9a-f]{64}", r.source):
-        return f"recipe field 'source' is {r.source!r}; an imported model needs the sha256 of its file there"
+        return f"recipe field 'source' is {r.source!r}; an imported model needs the sha256 of its content there"
     return ""
 
 

@@ -124,13 +124,19 @@ class Recipe:
     op_types: tuple[str, ...] = ()
     """Only these operator types are quantized; empty means all that the backend can."""
     source: str = ""
-    """sha256 of the file, for ``imported``: a model quantized elsewhere."""
+    """For ``imported``, a model quantized elsewhere: sha256 of its canonical content, external data included (see
+    :mod:`harness.quantize.identity`)."""
+    source_file: str = field(default="", compare=False)
+    """Name of that file, for people: a file that was renamed is the same candidate."""
+    source_sha256: str = field(default="", compare=False)
+    """sha256 of that file's bytes, which also cover its labels."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             require_choice(name, getattr(self, name), choices)
         require_type("backend", self.backend, str)
-        require_type("source", self.source, str)
+        for name in ("source", *_NOT_CANONICAL):
+            require_type(name, getattr(self, name), str)
         for name in ("reduce_range", "equalize", "bias_correction"):
             require_type(name, getattr(self, name), bool)
         if self.smooth_alpha is not None:
@@ -196,7 +202,7 @@ class Recipe:
         if self.scheme == "float32":
             return "float32"
         if self.scheme == "imported":
-            return f"imported {self.source[:8]}"
+            return " ".join(word for word in ("imported", self.source_file, self.source[:8]) if word)
         words: list[str] = [self.scheme.replace("_", "-")]
         if self.scheme in ("static", "weight_only"):
             words.append(self.format)
@@ -254,16 +260,20 @@ class Recipe:
         return [*words, f"and {hidden} more regions"] if hidden else words
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, explicit, in plain JSON types."""
+        """Every field that says what is made, explicit, in plain JSON types; of an imported model its file too."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.scheme != "imported":
+            for name in _NOT_CANONICAL:
+                del values[name]
         values["calibration"] = {f.name: getattr(self.calibration, f.name) for f in fields(Calibration)}
         values["overrides"] = dict(self.overrides)
         values["exclude_regions"] = [list(pair) for pair in self.exclude_regions]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def to_json(self) -> str:
-        """Canonical: sorted keys, no spaces, every field explicit, ASCII."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """Canonical: sorted keys, no spaces, every field explicit that says what is made, ASCII."""
+        values = {name: value for name, value in self.to_dict().items() if name not in _NOT_CANONICAL}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
     def digest(self) -> str:
@@ -328,7 +338,11 @@ _DEFAULTS: Mapping[str, Any] = {
     "exclude_regions": (),
     "op_types": (),
     "source": "",
+    "source_file": "",
+    "source_sha256": "",
 }
+_NOT_CANONICAL = ("source_file", "source_sha256")
+"""What a file is called, and its labels, make no other candidate of it."""
 
 FLOAT32 = Recipe(scheme="float32")
 """The baseline: always trial 0."""
