@@ -14,7 +14,7 @@ import click
 from harness.errors import BoardtuneError, ExitCode
 from harness.suggest import near_hint
 
-COMMANDS = ("search", "measure", "quantize", "boards", "report", "export", "demo")
+COMMANDS = ("search", "audit", "measure", "quantize", "boards", "report", "export", "demo")
 
 
 class LazyCommands(click.Group):

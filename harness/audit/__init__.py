@@ -1,0 +1,1 @@
+"""What can be said about a model, its data and its boards before anything is quantized."""
