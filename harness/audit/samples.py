@@ -13,7 +13,7 @@ from harness.tensors import TensorSpec
 
 ALIKE = 0.02
 """Distance of two samples over the root mean square distance in the set, under which they are near-duplicates: the
-same picture compressed again, or the next frame of a video at rest. Samples drawn alike, but independently, are near 1."""
+same picture compressed again, or the next frame of a video at rest. Samples drawn independently are near 1."""
 ALIKE_SHARE = 0.25
 """Of samples with such a neighbour, from which the set says less than its size."""
 _MOST = 512
