@@ -190,6 +190,7 @@ class BoardActor:
     def stop(self) -> None:
         """Trials that wait for their turn are given back."""
         self._stopping = True
+        self._turns.release()
 
     def measure(self, task: BoardTask) -> str | None:
         """Measures and records; ``None``, or why it failed. ``interrupted``: it was not begun."""

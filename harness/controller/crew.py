@@ -171,7 +171,7 @@ class SearchCrew:
     def run(self, learning: Learning, interruption: Interruption, watcher: Watcher) -> None:
         """Runs trials until the search is over or the user interrupts."""
         self._phase = "searching"
-        searcher = LedgerSearcher(learning, lambda: self._may_go_on(interruption), self._ask_boards)
+        searcher = LedgerSearcher(learning, lambda: self._may_go_on(interruption), self._ask_boards, self._stop_actors)
         storage = tempfile.mkdtemp(prefix=scratch_prefix())
         with self._watched(interruption, watcher):
             try:

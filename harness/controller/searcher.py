@@ -20,11 +20,16 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
     """Proposes trial n when the outcomes it may see are in, and keeps the ledger informed.
 
     ``learning`` holds what was learnt and asks the sampler; ``may_go_on`` ends the search (interruption, lost boards);
-    ``after_failure`` is called when a trial has failed, before the next is proposed.
+    ``after_failure`` is called when a trial has failed, before the next is proposed; ``give_up`` when the search cannot
+    go on, so that no trial waits for one that will not come.
     """
 
     def __init__(
-        self, learning: Learning, may_go_on: Callable[[], bool], after_failure: Callable[[], None] = lambda: None
+        self,
+        learning: Learning,
+        may_go_on: Callable[[], bool],
+        after_failure: Callable[[], None] = lambda: None,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(metric="number", mode="min")
         self.error: Exception | None = None
@@ -32,6 +37,7 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
         self._learning = learning
         self._may_go_on = may_go_on
         self._after_failure = after_failure
+        self._give_up = give_up
         self._numbers: dict[str, int] = {}
         self.failures: list[str] = []
         """Trials whose process died, in words."""
@@ -42,7 +48,7 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
         try:
             assignment = self._learning.next()
         except Exception as error:
-            self.error = error
+            self._end(error)
             return _FINISHED
         if assignment is None:
             return _FINISHED
@@ -65,7 +71,11 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
         try:
             self._completed(number, result, error)
         except Exception as problem:
-            self.error = problem
+            self._end(problem)
+
+    def _end(self, error: Exception) -> None:
+        self.error = error
+        self._give_up()
 
     def _completed(self, number: int, result: dict[str, Any] | None, error: bool) -> None:
         ended = "process died" if error or result is None else result.get("ended")
@@ -73,8 +83,7 @@ class LedgerSearcher(Searcher):  # type: ignore[misc]  # Ray has no types here
             return
         if ended == "lost":
             message = str((result or {}).get("detail", "")).strip().partition("\n")[0]
-            self.error = BoardtuneError(f"a process of the search died: {message}", hint="go on with --resume")
-            return
+            raise BoardtuneError(f"a process of the search died: {message}", hint="go on with --resume")
         if error or result is None or ended == "crashed":
             detail = str((result or {}).get("detail", ""))
             log.error("trial %d %s\n%s", number, ended, detail)

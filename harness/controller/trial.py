@@ -56,12 +56,12 @@ class Steps(Protocol):
 
 def run_trial(number: int, boards: Sequence[str], steps: Steps) -> Ended:
     """Takes the trial through its remaining steps. The result is in the ledger; the return value says how it ended."""
-    trial = steps.state(number)
-    recipe = Recipe.from_dict(trial.recipe)
-    if trial.terminal:
-        return trial.status  # type: ignore[return-value]  # terminal stages are TrialStatus
     waiting = list(boards)
     try:
+        trial = steps.state(number)
+        recipe = Recipe.from_dict(trial.recipe)
+        if trial.terminal:
+            return trial.status  # type: ignore[return-value]  # terminal stages are TrialStatus
         made = _artifact(trial, recipe, steps)
         if made is None:
             return "interrupted"

@@ -21,6 +21,7 @@ class Turns:
         self._next = first
         self._skipped: set[int] = set()
         self._serving: int | None = None
+        self._released = False
         self._condition = threading.Condition()
 
     def skip(self, numbers: Iterable[int]) -> None:
@@ -28,6 +29,12 @@ class Turns:
         with self._condition:
             self._skipped.update(n for n in numbers if n >= self._next)
             self._advance()
+
+    def release(self) -> None:
+        """From now on nobody waits for another number's turn, as some may never come; still one at a time."""
+        with self._condition:
+            self._released = True
+            self._condition.notify_all()
 
     @contextmanager
     def turn(self, number: int, timeout_s: float = WAIT_S) -> Iterator[None]:
@@ -48,7 +55,7 @@ class Turns:
     @contextmanager
     def _alone(self, number: int, not_before: int, timeout_s: float) -> Iterator[None]:
         with self._condition:
-            while self._next < not_before or self._serving is not None:
+            while (self._next < not_before and not self._released) or self._serving is not None:
                 waited_for = self._next if self._serving is None else self._serving
                 if not self._condition.wait(timeout_s):
                     raise TimeoutError(f"trial {number} waited {timeout_s:.0f} s for trial {waited_for}")

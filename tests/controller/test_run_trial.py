@@ -256,3 +256,15 @@ def test_boards_do_not_wait_for_a_trial_that_breaks() -> None:
     with pytest.raises(RuntimeError):
         run(steps)
     assert sorted(steps.skipped) == ["alpha", "beta"]
+
+
+def test_boards_do_not_wait_for_a_trial_whose_ledger_is_gone() -> None:
+    steps = FakeSteps()
+
+    def gone(trial: int) -> TrialState:
+        raise ConnectionError("the recorder died")
+
+    steps.state = gone  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        run(steps)
+    assert sorted(steps.skipped) == ["alpha", "beta"]

@@ -57,6 +57,25 @@ def test_a_turn_passes_on_after_an_error() -> None:
         pass
 
 
+def test_released_nobody_waits_for_a_number_that_never_comes() -> None:
+    turns = Turns()
+    passed: list[int] = []
+
+    def late(number: int) -> None:
+        with turns.turn(number, timeout_s=10):
+            passed.append(number)
+
+    threads = [threading.Thread(target=late, args=(number,)) for number in (2, 5)]
+    for thread in threads:
+        thread.start()
+    turns.release()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(passed) == [2, 5]
+    with turns.turn(9, timeout_s=0.01):
+        pass
+
+
 def test_skipping_the_one_being_served_lets_nobody_in_beside_it() -> None:
     """A trial's process died while its board still measures."""
     turns = Turns()
