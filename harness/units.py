@@ -76,6 +76,11 @@ def signed_digits(value: float) -> str:
     return (MINUS if value < 0 else "+") + f"{abs(value):.3g}"
 
 
+def two_digits(value: float) -> str:
+    """Two significant digits, whole numbers in full: ``0.81``, ``7.2``, ``110``."""
+    return f"{value:.2g}" if abs(value) < 99.5 else f"{value:.0f}"
+
+
 def format_metric(value: float, unit: str) -> str:
     """A metric's value in its unit (``fraction``, ``dB`` or empty): ``89.7 %``, ``29.4 dB``, ``0.0312``.
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.units import format_bytes, format_ns, parse_duration_ns, parse_size_bytes
+from harness.units import format_bytes, format_ns, parse_duration_ns, parse_size_bytes, two_digits
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert parse(text) >= 0
         except ValueError:
             pass
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.812, "0.81"), (7.249, "7.2"), (36.4, "36"), (99.6, "100"), (110.0, "110")]
+)
+def test_two_digits(value: float, text: str) -> None:
+    assert two_digits(value) == text

@@ -23,6 +23,9 @@ SEQUENTIAL_CONFIDENCE = 0.965
 
 Stopping once the interval is narrow selects sets whose spread came out small. Simulated for normal log ratios, looks
 at 99 % and three to twelve blocks, a nominal 95 % then covers 92-95 % and a nominal 96.5 % covers 93-96.6 %."""
+VAGUE_HALF_WIDTH = 0.25
+"""Beyond it the level itself is in doubt, on any kind of machine: other work had the processors part of the
+time, which a small canary need not show. Quantization often gains less than that."""
 
 
 @dataclass(frozen=True)

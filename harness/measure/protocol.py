@@ -23,7 +23,13 @@ import numpy as np
 
 from device_agents.contract import Block, BlockRequest, BoardState
 from harness.measure.findings import Finding, Level, judge, notices
-from harness.measure.intervals import MIN_BLOCKS, REPORT_CONFIDENCE, SEQUENTIAL_CONFIDENCE
+from harness.measure.intervals import (
+    MIN_BLOCKS,
+    REPORT_CONFIDENCE,
+    SEQUENTIAL_CONFIDENCE,
+    VAGUE_HALF_WIDTH,
+    Interval,
+)
 from harness.measure.record import BlockRecord, DriftRecord, MeasurementResult, StopReason
 from harness.measure.settings import MeasurementSettings
 from harness.measure.steady import CANARY_WARMUP, SteadyState
@@ -315,7 +321,7 @@ class Measurement:
         outliers = outlier_trouble(counts, self.settings)
         if outliers is not None:
             found.append(outliers)
-        found += self._remarks(stop, interval is None, len(fenced))
+        found += self._remarks(stop, interval, len(fenced))
         verdict, reasons = judge(found)
         latency: LatencyResult | None = None
         bounds: dict[str, float] = {}
@@ -345,12 +351,15 @@ class Measurement:
             records=tuple(self._records),
         )
 
-    def _remarks(self, stop: StopReason, no_interval: bool, blocks: int) -> list[Finding]:
+    def _remarks(self, stop: StopReason, interval: Interval | None, blocks: int) -> list[Finding]:
         remarks = []
-        if no_interval and self._over is None:
+        if interval is None and self._over is None:
             text = f"{blocks} blocks measured ({stop}), an interval needs 3"
             remarks.append(Finding("invalid", "too_few_blocks", text))
-        if stop in ("max_blocks", "device_budget"):
+        if interval is not None and interval.half_width > VAGUE_HALF_WIDTH:
+            text = f"the interval is ±{interval.half_width:.0%} after {blocks} blocks (limit {VAGUE_HALF_WIDTH:.0%})"
+            remarks.append(Finding("suspect", "wide_interval", text))
+        elif stop in ("max_blocks", "device_budget"):
             text = f"the interval was still wider than asked after {blocks} blocks"
             remarks.append(Finding("notice", "wide_interval", text))
         if not self.settings.canary:

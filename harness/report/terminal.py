@@ -13,7 +13,7 @@ from harness.report import wording
 from harness.report.data import BoardSection, Entry, ReportData
 from harness.report.verdict import pace
 from harness.results import BoardResult, MetricResult
-from harness.units import format_metric
+from harness.units import format_metric, two_digits
 
 _TONES = {"ship": "bold green", "float": "bold", "undecided": "bold yellow", "none": "bold red"}
 _PACES = {"faster": "green", "slower": "red", "level": "dim", "unknown": "dim"}
@@ -92,7 +92,7 @@ def _row(entry: Entry, board: BoardSection, data: ReportData) -> _Row:
         trial=wording.trial_name(entry.trial),
         recipe=Text(entry.label),
         latency=Text(wording.latency(latency.p50 if latency else None)),
-        half_width=Text("" if half is None else f" ±{100 * half:.2g} %", style="dim"),
+        half_width=Text("" if half is None else f" ±{two_digits(100 * half)} %", style="dim"),
         interval=Text(wording.latency_interval(*latency.ci95) if latency else wording.NONE, style="dim"),
         against=_against(result, base),
         metrics={name: _metric(result.metrics.get(name), name, data, of_float=base is None) for name in data.metrics},

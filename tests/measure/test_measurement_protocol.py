@@ -15,7 +15,7 @@ from synthetic_board import SyntheticBoard
 from device_agents.contract import Block, BoardState
 from harness.measure.protocol import Measurement
 from harness.measure.record import sample_table
-from harness.measure.settings import MeasurementSettings, settings_for
+from harness.measure.settings import MeasurementSettings, NoiseClass, settings_for
 from harness.measure.steps import CANARY, CANDIDATE, Cool, TimedBlock, Warmup
 
 
@@ -189,6 +189,14 @@ class TestStopping:
         assert result.latency is not None
         assert result.latency.blocks == 6
         assert any(n.startswith("wide_interval") for n in result.notices)
+
+    @pytest.mark.parametrize("noise", ["dedicated", "shared"])
+    def test_an_interval_that_leaves_the_level_in_doubt_is_suspect(self, noise: NoiseClass) -> None:
+        result = board(block_noise=0.6).measure(Measurement(settings_for("screening", noise=noise, redo_limit=0)))
+        assert result.latency is not None
+        assert result.latency.ci95[1] / result.latency.p50 > 1.25
+        assert result.verdict == "suspect"
+        assert any(r.startswith("wide_interval") for r in result.reasons)
 
     def test_futile_candidates_end_at_the_first_look(self) -> None:
         m = Measurement(settings_for("final", futility_ns=2e6))
