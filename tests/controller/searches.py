@@ -18,6 +18,7 @@ TINY = ("--boards", "rpi5-emulated", "--trials", "4", "--top-k", "2", "--effort"
 WAIT_S = 900.0
 """Only so that a test ends: on a busy machine everything takes long."""
 _MARK = "BOARDTUNE_TEST_MARK"
+_RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 class Search:
@@ -89,11 +90,17 @@ class Search:
         return len(pids)
 
     def gone(self) -> dict[int, str]:
-        """What is left of it after a while. Ray's own helpers look about once a second whether their parent lives."""
+        """What is left of it after a while. Ray's own helpers look about once a second whether their parent lives.
+
+        Two of them then try for a minute to tell the server that died with it; they hold nothing of the search.
+        """
         end = time.monotonic() + WAIT_S
-        while (left := self.processes()) and time.monotonic() < end:
+        while (left := self._ours()) and time.monotonic() < end:
             time.sleep(0.2)
         return left
+
+    def _ours(self) -> dict[int, str]:
+        return {pid: line for pid, line in self.processes().items() if line not in _RAY_AGENTS}
 
 
 def events_in(run_dir: Path) -> list[dict[str, Any]]:
