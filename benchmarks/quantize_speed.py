@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "fashion_mnist"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.support.quantizing import models, quantize_all, resident_bytes
+
 SAMPLES = 64
 METHODS: tuple[dict[str, Any], ...] = (
     {"method": "minmax"},
@@ -50,43 +49,6 @@ def recipe_dicts() -> list[dict[str, Any]]:
         for a, w, g in NUMBERS
         for method in METHODS
     ]
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def ours(model: Path, data: Path, out: Path, workers: int) -> dict[str, Any]:
-    """In a process of its own: its descendants are the quantizers."""
-    from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits
-    from harness.quantize.worker import QuantizeWorker
-    from harness.recipes.recipe import FLOAT32, Recipe
-
-    limits = QuantizeLimits(min_snr_db=-200.0)
-
-    def job(recipe: Recipe, cache: str) -> QuantizeJob:
-        return QuantizeJob(model, data, recipe, out / f"{recipe.digest[:12]}.onnx", limits, {"cache": cache})
-
-    pool = [QuantizeWorker() for _ in range(workers)]
-    recipes = [Recipe.from_dict(value) for value in recipe_dicts()]
-    for worker in pool:
-        # The warm-up: imports are paid once per search.
-        worker.quantize(job(FLOAT32, ""))
-    held = max(resident_bytes(worker.pid or 0) for worker in pool)
-    started = time.monotonic()
-
-    def share(index: int) -> list[Any]:
-        return [pool[index].quantize(job(recipe, str(out / "cache"))) for recipe in recipes[index::workers]]
-
-    with ThreadPoolExecutor(workers) as threads:
-        results = [result for part in threads.map(share, range(workers)) for result in part]
-    seconds = time.monotonic() - started
-    for worker in pool:
-        worker.close()
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    refused = [str(result) for result in results if not isinstance(result, Artifact)]
-    above = workers * max(peak - held, 0)
-    return {"seconds": seconds, "peak_bytes": above, "held_bytes": held, "refused": refused}
 
 
 def peer(model: Path, data: Path, out: Path) -> dict[str, Any]:
@@ -166,35 +128,6 @@ def in_turn(name: str, model: Path, data: Path, rounds: int, workers: int) -> di
     }
 
 
-def models(names: Sequence[str], folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Name -> prepared model and calibration file."""
-    import onnx
-    from depthwise_model import depthwise_model
-
-    from harness.controller.preparation import read_preprocess
-    from harness.data.source import open_dataset
-    from harness.plan import load_plan
-    from harness.quantize.prepare import prepare_model
-
-    made = {}
-    for name in names:
-        data = folder / f"{name}.npz"
-        if name == "fashion_mnist":
-            plan = load_plan(EXAMPLE / "plan.yaml", {})
-            prepared = prepare_model(plan.model, folder / f"{name}.onnx", {})
-            dataset = open_dataset(plan.calib, prepared.inputs, read_preprocess(plan.preprocess))
-            dataset.rows(np.arange(SAMPLES)).save_npz(data, labels=False)
-        else:
-            size = int(name.removeprefix("depthwise"))
-            source = folder / f"{name}.source.onnx"
-            onnx.save(depthwise_model(size), source)
-            prepared = prepare_model(source, folder / f"{name}.onnx", {})
-            random = np.random.default_rng(1)
-            np.savez(data, x=random.standard_normal((SAMPLES, 3, size, size)).astype(np.float32))
-        made[name] = (prepared.path, data)
-    return made
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["depthwise96", "fashion_mnist"],
@@ -206,11 +139,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side:
         model, data, out = arguments.files
-        result = ours(model, data, out, arguments.workers) if arguments.side == "ours" else peer(model, data, out)
+        if arguments.side == "ours":
+            result = quantize_all(model, data, out, recipe_dicts(), arguments.workers)
+        else:
+            result = peer(model, data, out)
         print(json.dumps(result))
         return
     with tempfile.TemporaryDirectory() as folder:
-        for name, (model, data) in models(arguments.models, Path(folder)).items():
+        for name, (model, data) in models(arguments.models, Path(folder), SAMPLES).items():
             print(json.dumps(in_turn(name, model, data, arguments.rounds, arguments.workers)), flush=True)
 
 
