@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         open_run,
         picks,
         quantize_model,
+        reproduce_trial,
         run_search,
+        show_model,
     )
     from harness.boards.registry import load_registry
     from harness.controller.measuring import Measured, MeasureJob
@@ -69,7 +71,9 @@ __all__ = [
     "open_run",
     "picks",
     "quantize_model",
+    "reproduce_trial",
     "run_search",
+    "show_model",
 ]
 
 _HOMES = {
@@ -81,7 +85,9 @@ _HOMES = {
         "open_run",
         "picks",
         "quantize_model",
+        "reproduce_trial",
         "run_search",
+        "show_model",
     ),
     "harness.boards.registry": ("load_registry",),
     "harness.controller.measuring": ("MeasureJob", "Measured"),

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.controller.measuring import Measured, MeasureJob, measure
+from harness.controller.origin import origin_of_trial
+from harness.controller.reproduce import Reproduction, reproduce
 from harness.controller.search import SearchResult, default_run_dir, search
 from harness.ledger.exports import Export
 from harness.ledger.exports import export_pick as export_from_run
 from harness.ledger.run_directory import RunDirectory
+from harness.ledger.shown import ShownModel
+from harness.ledger.shown import show_model as read_shown
 from harness.plan import Plan
 from harness.plan import load_plan as read_plan
 from harness.quantize.contract import QuantizeLimits
@@ -104,6 +108,37 @@ def quantize_model(
         set_dims=dict(set_dim or {}),
         preprocess=Path(preprocess) if preprocess is not None else None,
         limits=limits or QuantizeLimits(),
+    )
+
+
+def show_model(model: str | Path) -> ShownModel:
+    """What an ONNX file is, and what boardtune stamped into it; runs nothing. Raises ModelError."""
+    return read_shown(Path(model))
+
+
+def reproduce_trial(
+    run_dir: str | Path,
+    trial: int,
+    *,
+    model: str | Path | None = None,
+    calib: str | None = None,
+    preprocess: str | Path | None = None,
+    candidate: str | Path | None = None,
+    out: str | Path | None = None,
+) -> Reproduction:
+    """Makes a trial's model again from float model, data and recipe, and compares it with what was measured.
+
+    ``model``, ``calib``, ``preprocess`` and ``candidate`` say where things are now, if elsewhere than in the search;
+    the model is written to the folder ``out``. A difference is a result (``status``), not an exception. Raises
+    :class:`~harness.errors.ConfigError` and its kinds.
+    """
+    return reproduce(
+        origin_of_trial(open_run(run_dir), trial),
+        model=Path(model) if model is not None else None,
+        calibration=calib,
+        preprocess=Path(preprocess) if preprocess is not None else None,
+        candidate=Path(candidate) if candidate is not None else None,
+        out=Path(out) if out is not None else None,
     )
 
 

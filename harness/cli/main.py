@@ -14,7 +14,7 @@ import click
 from harness.errors import BoardtuneError, ExitCode
 from harness.suggest import near_hint
 
-COMMANDS = ("search", "audit", "measure", "quantize", "boards", "report", "export", "demo")
+COMMANDS = ("search", "audit", "measure", "quantize", "boards", "report", "export", "show", "reproduce", "demo")
 
 
 class LazyCommands(click.Group):

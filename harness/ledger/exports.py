@@ -6,21 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 
 from harness.errors import BoardtuneError, ConfigError, NoFeasibleCandidate
 from harness.ledger.files import build_atomic, sha256_of, write_atomic, write_json
-from harness.ledger.plain import canonical_json
+from harness.ledger.provenance import provenance_of, stamp
 from harness.ledger.run_directory import CANDIDATES, RunDirectory
 from harness.ledger.state import TrialState
 from harness.quantize.identity import identity
 from harness.recipes.recipe import Recipe
 from harness.results import BoardResult, to_json
-
-PREFIX = "boardtune."
-"""Of the keys in the exported model's ``metadata_props``."""
 
 
 @dataclass(frozen=True)
@@ -80,36 +76,6 @@ def export_pick(run: RunDirectory, out: Path, *, pick: int = 1, board: str | Non
     return files
 
 
-def provenance_of(run: RunDirectory, trial: TrialState, board: str, result: BoardResult) -> dict[str, str]:
-    """What an exported model says of itself: strings by name, without :data:`PREFIX`."""
-    header = run.state.header
-    facts = run.state.boards.get(board, {}).get("facts", {})
-    latency = result.latency_ns
-    values: dict[str, Any] = {
-        "version": header.get("boardtune"),
-        "trial": trial.number,
-        "recipe": canonical_json(trial.recipe),
-        "recipe_sha256": trial.recipe_digest,
-        "float_model_sha256": header.get("model", {}).get("digest"),
-        "data_sha256": canonical_json(header.get("key", {}).get("data", {})),
-        "backend": trial.backend,
-        "versions": canonical_json(header.get("key", {}).get("versions", {})),
-        "measured_artifact_sha256": result.artifact.sha256,
-        "artifact_identity": result.artifact.identity,
-        "board": board,
-        "board_hardware_id": facts.get("hardware_id"),
-        "emulated": "true" if result.emulated else "false",
-        "runtime": f"{facts.get('runtime', '')} {facts.get('runtime_version', '')}".strip(),
-        "verdict": result.verdict,
-        "latency_p50_ns": latency and round(latency.p50),
-        "latency_ci95_ns": latency and canonical_json([round(bound) for bound in latency.ci95]),
-        "metrics": canonical_json(
-            {n: {"value": m.value, "difference": m.difference} for n, m in result.metrics.items()}
-        ),
-    }
-    return {name: str(value) for name, value in values.items() if value not in (None, "")}
-
-
 def _find(run: RunDirectory, pick: int, board: str | None) -> tuple[str, TrialState, BoardResult]:
     picks = _picks(run)
     if board is not None and board not in picks:
@@ -164,12 +130,7 @@ def _check_digest(path: Path, trial: TrialState) -> None:
 
 def _stamp(source: Path, target: Path, provenance: Mapping[str, str], expected_identity: str) -> None:
     model = onnx.load(source)
-    ours = {PREFIX + name for name in provenance}
-    kept = [(p.key, p.value) for p in model.metadata_props if p.key not in ours]
-    del model.metadata_props[:]
-    for key, value in [*kept, *((PREFIX + name, value) for name, value in provenance.items())]:
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
+    stamp(model, provenance)
     target.write_bytes(model.SerializeToString(deterministic=True))
     if (found := identity(target)) != expected_identity:
         raise BoardtuneError(

@@ -13,6 +13,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+CONVERSIONS = (QUANTIZE, DEQUANTIZE, "DynamicQuantizeLinear")
+"""Operators that go from float to quantized values and back, and compute nothing else."""
 _QUANTIZED_OPERATORS = frozenset(
     {
         "MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "MatMulNBits", "MatMulBnb4",
@@ -90,15 +92,20 @@ def quantization_found(model: ModelProto) -> Counter[str]:
 
 def count_quantized_operators(model: ModelProto) -> int:
     """Operators that compute on quantized values: integer operators, and float ones fed by DequantizeLinear."""
-    count = 0
+    return quantized_operators(model).total()
+
+
+def quantized_operators(model: ModelProto) -> Counter[str]:
+    """Their types, with counts; of all graphs, but not of functions."""
+    found: Counter[str] = Counter()
     for graph in all_graphs(model.graph):
         dequantized = {name for node in graph.node if node.op_type == DEQUANTIZE for name in node.output}
         for node in graph.node:
-            if node.op_type in (QUANTIZE, DEQUANTIZE, "DynamicQuantizeLinear"):
+            if node.op_type in CONVERSIONS:
                 continue
-            fed = any(name in dequantized for name in node.input)
-            count += is_quantized_operator(node) or fed
-    return count
+            if is_quantized_operator(node) or any(name in dequantized for name in node.input):
+                found[node.op_type] += 1
+    return found
 
 
 def has_float16(model: ModelProto) -> bool:

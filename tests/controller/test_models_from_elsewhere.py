@@ -8,37 +8,24 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
-import local_ray
 import made_up
 import numpy as np
 import onnx
 import pytest
+import real_quantizer
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from real_quantizer import run
 
-from harness.controller.crew import Staff
 from harness.controller.dry_run import describe
-from harness.controller.search import SearchResult, search
 from harness.errors import ConfigError, ExitCode, ModelError
 from harness.ledger.exports import export_pick
 from harness.ledger.run_directory import RunDirectory
 from harness.plan import Plan, load_plan
-from harness.quantize.contract import Artifact, Cause, ModelRefused, QuantizeJob, Refusal
+from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
-from harness.quantize.worker_child import run_job
 from harness.recipes.recipe import Recipe
-
-
-class InProcess:
-    """The real quantizer, without processes."""
-
-    def quantize(self, job: QuantizeJob) -> Artifact | Refusal:
-        return run_job(job, {}, lambda message: None)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types here
@@ -52,16 +39,7 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has n
 
 @pytest.fixture(autouse=True)
 def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BOARDTUNE_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("BOARDTUNE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    (tmp_path / "boards").mkdir()
-    for name in ("alpha", "beta"):
-        (tmp_path / "boards" / f"{name}.yaml").write_text(
-            f"apiVersion: boardtune/v1\nkind: Board\nmetadata: {{name: {name}}}\n"
-            "transport: {kind: ssh, host: 192.0.2.1}\nrecovery: {cool_down_s: 0}\n"
-        )
-    with local_ray.installed(), mock.patch("harness.report.build.write_report", lambda run: run.path):
+    with real_quantizer.world(tmp_path, monkeypatch):
         yield
 
 
@@ -77,18 +55,6 @@ def theirs(tmp_path: Path) -> Path:
 def plan_with(*candidates: Path | str, **changes: object) -> Plan:
     listed = {"candidates": [str(path) for path in candidates]}
     return made_up.tiny_plan(Path("data"), **{"trials": 3, "top_k": 2, "min_accuracy": "-100pp", **listed, **changes})
-
-
-def run(
-    plan: Plan, folder: str = "run", *, resume: bool = False, levels: Callable[[str], float] | None = None
-) -> SearchResult:
-    def open_session(board: object) -> object:
-        device = made_up.MadeUpDevice(board.metadata.name)  # type: ignore[attr-defined]
-        if levels is not None:
-            device.levels = levels
-        return made_up.session_on(device, board)  # type: ignore[arg-type]
-
-    return search(plan, Path(folder), resume=resume, staff=Staff(InProcess, open_session))  # type: ignore[arg-type]
 
 
 def changed(source: Path, out: str, change: Callable[[ModelProto], object]) -> Path:

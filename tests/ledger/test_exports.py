@@ -46,6 +46,9 @@ def test_names_provenance_identity_and_checksums(run: RunDirectory, tmp_path: Pa
     assert props["boardtune.float_model_sha256"] == "5f" * 32
     assert json.loads(props["boardtune.data_sha256"])["calib"] == "ca" * 32
     assert json.loads(props["boardtune.versions"])["onnxruntime"] == "1.22.0"
+    assert props["boardtune.preprocess_sha256"] == "9e" * 32
+    assert re.fullmatch("[0-9a-f]{16}", props["boardtune.run"])
+    assert props["boardtune.trial"] == str(files.trial)
     best = trial.boards["ryzen-ai"].best
     assert best is not None
     assert best.latency_ns is not None
