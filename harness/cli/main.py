@@ -14,7 +14,9 @@ import click
 from harness.errors import BoardtuneError, ExitCode
 from harness.suggest import near_hint
 
-COMMANDS = ("search", "audit", "measure", "quantize", "boards", "report", "export", "show", "reproduce", "demo")
+COMMANDS = (
+    "search", "audit", "measure", "quantize", "sensitivity", "boards", "report", "export", "show", "reproduce", "demo",
+)  # fmt: skip
 
 
 class LazyCommands(click.Group):

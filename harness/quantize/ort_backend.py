@@ -64,7 +64,7 @@ class OrtBackend:
         """
         self._phase("reading the float model")
         source = load_model(model)
-        excluded = _excluded_nodes(source, recipe)
+        excluded = excluded_nodes(source, recipe)
         notices: tuple[str, ...] = ()
         self._phase(f"quantizing ({recipe.label})")
         if recipe.scheme == "float32":
@@ -95,7 +95,7 @@ class OrtBackend:
         return make_static(subject, recipe, excluded, self._breathe, self._phase)
 
 
-def _excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
+def excluded_nodes(model: ModelProto, recipe: Recipe) -> list[str]:
     """Names of nodes left in float. Raises UnsupportedRecipeError for names the model does not have."""
     nodes = {node.name: node.op_type for node in graphs.all_nodes(model)}
     for name in recipe.exclude_nodes:

@@ -29,6 +29,7 @@ from harness.quantize.float_nodes import float_notices, nodes_left_in_float
 from harness.quantize.graph import opset_of
 from harness.quantize.passes.interface import put_back, set_aside
 from harness.quantize.passes.names import colliding_tensors, rename
+from harness.quantize.passes.stay_float import keep_layers_in_float
 from harness.quantize.ranges import Range
 from harness.quantize.rewriters import OperatorRewriter, QDQRewriter
 from harness.quantize.statistics import ActivationStatistics
@@ -107,6 +108,8 @@ def quantize_static(
         )  # fmt: skip
     rewriter.quantize_model()
     quantized: ModelProto = rewriter.model.model
+    if recipe.format == "QDQ":
+        keep_layers_in_float(quantized)
     put_back(quantized, aside)
     rename(quantized, {own: name for name, own in own_names.items()})
     return quantized

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,19 +38,38 @@ ROUNDING_SAMPLES = 64
 
 
 @dataclass(frozen=True, eq=False)
-class _Inputs:
-    """What the rewriter takes, beside the model."""
+class ReadyStatic:
+    """All that a static recipe needs before its rewriting; nothing of it depends on which nodes are left in float,
+    except where said."""
 
+    subject: Subject
+    """Its model reshaped (equalized, smoothed)."""
     recipe: Recipe
     ranges: Mapping[str, Range]
+    """Of every activation, not aligned."""
     statistics: Mapping[str, ActivationStatistics]
-    excluded: list[str]
+    """Of the activations that operators to quantize touch."""
+    every: Mapping[str, ActivationStatistics]
+    excluded: tuple[str, ...]
+    """Nodes that the recipe leaves in float, and those that reshaping put in."""
+    notices: tuple[str, ...]
 
-    def rewrite(self, model: ModelProto) -> ModelProto:
-        """The quantized form of ``model``, which is not changed."""
+    def aligned(self, excluded: Sequence[str]) -> Mapping[str, Range]:
+        """Ranges as the recipe aligns them where the nodes ``excluded`` are left in float."""
+        if not self.recipe.align_scales:
+            return self.ranges
+        return aligned_ranges(self.subject.model, self.ranges, self.recipe.align_scales, excluded)
+
+    def left_in_float(self) -> dict[str, str]:
+        """Name -> reason of the nodes that cannot be quantized."""
+        return nodes_left_in_float(self.subject.model, self.recipe, self.statistics, quantizable_types(self.recipe))
+
+    def rewrite(self, model: ModelProto, excluded: Sequence[str] | None = None) -> ModelProto:
+        """The quantized form of ``model``, which is not changed; ``excluded`` in place of the recipe's own."""
         copy = ModelProto()
         copy.CopyFrom(model)
         recipe = self.recipe
+        left = self.excluded if excluded is None else excluded
         if recipe.weight_clip == "mse":
             clip_weights(
                 copy,
@@ -58,7 +77,7 @@ class _Inputs:
                 per_channel=recipe.granularity == "per_channel",
                 symmetric=bool(recipe.weight_symmetric) or recipe.granularity == "per_channel",
             )
-        return quantize_static(copy, recipe, self.ranges, self.statistics, self.excluded)
+        return quantize_static(copy, recipe, self.aligned(left), self.statistics, left)
 
 
 def make_static(
@@ -68,6 +87,16 @@ def make_static(
 
     Raises what ONNX Runtime raises.
     """
+    ready = ready_static(subject, recipe, excluded, breathe, phase)
+    left = {name: reason for name, reason in ready.left_in_float().items() if name not in ready.excluded}
+    notices = (*ready.notices, *float_notices(ready.subject.model, left), *calibration_notices(ready.statistics))
+    if recipe.rounding == "nearest" and not recipe.bias_correction:
+        return ready.rewrite(ready.subject.model), notices
+    return _refined(ready, breathe, phase), notices
+
+
+def ready_static(subject: Subject, recipe: Recipe, excluded: list[str], breathe: Step, phase: Phase) -> ReadyStatic:
+    """Reshapes the subject's model, which is consumed, and calibrates it. Raises what ONNX Runtime raises."""
     model = subject.model
     notices: list[str] = []
     if recipe.equalize:
@@ -95,27 +124,17 @@ def make_static(
     read = set(observed_tensors(model, quantizable_types(recipe)))
     statistics = {name: stats for name, stats in every.items() if name in read}
     chosen = ranges(subject, recipe, statistics)
-    if recipe.align_scales:
-        chosen = aligned_ranges(model, chosen, recipe.align_scales, excluded)
-    left = nodes_left_in_float(model, recipe, statistics, quantizable_types(recipe))
-    notices += float_notices(model, {name: reason for name, reason in left.items() if name not in excluded})
-    inputs = _Inputs(recipe, chosen, statistics, excluded)
-    notices += calibration_notices(statistics)
-    if recipe.rounding == "nearest" and not recipe.bias_correction:
-        return inputs.rewrite(model), tuple(notices)
-    return _refined(subject, inputs, every, breathe, phase), tuple(notices)
+    return ReadyStatic(subject, recipe, chosen, statistics, every, tuple(excluded), tuple(notices))
 
 
-def _refined(
-    subject: Subject, inputs: _Inputs, every: Mapping[str, ActivationStatistics], breathe: Step, phase: Phase
-) -> ModelProto:
+def _refined(ready: ReadyStatic, breathe: Step, phase: Phase) -> ModelProto:
     """Rewritten once to see what becomes of the weights, and again with other biases; other integers come last."""
-    recipe, model = inputs.recipe, subject.model
+    recipe, subject, model = ready.recipe, ready.subject, ready.subject.model
     shifts_bias = recipe.bias_correction or recipe.rounding == "adaquant"
     if shifts_bias:
-        add_missing_biases(model, [layer for layer in linear_layers(model) if layer.node.name not in inputs.excluded])
+        add_missing_biases(model, [layer for layer in linear_layers(model) if layer.node.name not in ready.excluded])
     layers = {layer.name: layer for layer in linear_layers(model)}
-    first = inputs.rewrite(model)
+    first = ready.rewrite(model)
     found = {name: read_weights(first, layer, reduce_range=recipe.reduce_range) for name, layer in layers.items()}
     weights = {name: made for name, made in found.items() if made is not None}
     biases = owned_biases(model, list(layers.values())) if shifts_bias else {}
@@ -147,12 +166,12 @@ def _refined(
         if recipe.rounding == "adaquant" and name in moments:
             error = mean_error_of_moments(layer, real, moments[name])
         else:
-            found_error = mean_error(layer, real, every)
+            found_error = mean_error(layer, real, ready.every)
             if found_error is None:
                 continue
             error = found_error
         set_constant(model.graph, layer.bias, biases[layer.bias] - error)
-    second = inputs.rewrite(model)
+    second = ready.rewrite(model)
     # A bias too large for its integer makes the rewriter widen the weights' scale: then the integers mean other values.
     same = {
         name: values
