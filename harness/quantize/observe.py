@@ -32,7 +32,7 @@ class Observer:
         names = list(dict.fromkeys(tensors))
         self._fed = [name for name in names if name in inputs]
         computed = [name for name in names if name not in inputs]
-        self._groups = _groups(model, computed, shown_bytes)
+        self._groups = grouped(model, computed, shown_bytes)
         with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
             path = Path(folder) / "observed.onnx"
             save_model(_with_outputs(model, computed), path)
@@ -93,8 +93,8 @@ def results_of(accumulators: Mapping[str, Accumulator]) -> dict[str, ActivationS
     return {name: result for name, result in results.items() if result is not None}
 
 
-def _groups(model: ModelProto, names: list[str], limit: int) -> list[list[str]]:
-    """``names`` in runs of at most ``limit`` bytes by their inferred shapes; unknown sizes count as 1."""
+def grouped(model: ModelProto, names: list[str], limit: int) -> list[list[str]]:
+    """``names`` in groups of at most ``limit`` bytes by their inferred shapes; unknown sizes count as 1."""
     sizes: dict[str, int] = {}
     for value in (*model.graph.value_info, *model.graph.output):
         dims = value.type.tensor_type.shape.dim

@@ -1,0 +1,1 @@
+"""Where a trial's accuracy and time went, and which recipe would get them back."""
