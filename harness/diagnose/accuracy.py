@@ -47,7 +47,7 @@ class LayerLoss:
 
 
 def layer_losses(facts: AccuracyFacts) -> tuple[LayerLoss, ...]:
-    """In the order of the graph, inputs of the model first. What the quantized model computes in one step (a convolution
+    """In the order of the graph, inputs of the model first. What the quantized model computes at once (a convolution
     with the activation function behind it) is one layer, named by what has the weights."""
     fed = [name for name in facts.losses if name not in facts.makers]
     found = [LayerLoss(Layer(name, INPUT, "", (), name), facts.losses[name], MAX_SNR_DB) for name in fed]
