@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,18 +66,24 @@ def command(
         metrics=metrics,
         cached_bytes=max_memory << 20,
     )
-    report = run_sensitivity(job, lambda name: None if as_json else click.echo(f"\r\x1b[K{name}", nl=False, err=True))
+    report = run_sensitivity(job, _show_stage)
+    _show_stage("")
     files = write_report(report, out) if out is not None else ()
     if as_json:
         print_json({**report.to_json(), "files": [str(file) for file in files]})
         return 0
-    click.echo("\r\x1b[K", nl=False, err=True)
     _print(report, top)
     if out is not None:
         click.echo(f"written: {len(files)} files in {out}")
         for candidate in report.best():
             click.echo(f"  to make it: boardtune quantize --recipe {out / candidate.name}.recipe.json …")
     return 0
+
+
+def _show_stage(name: str) -> None:
+    """On one line of a terminal, the last one gone; nothing elsewhere."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{name}", nl=False, err=True)
 
 
 def _print(report: SensitivityReport, top: int) -> None:

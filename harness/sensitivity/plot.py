@@ -36,10 +36,10 @@ def _draw(found: Sensitivity, candidates: Sequence[MixedCandidate], path: Path) 
     names = [f"{item.group.name} ({'+'.join(dict.fromkeys(item.group.op_types))})" for item in items]
     left.barh(places, [item.alone.snr_db or 0.0 for item in items], color=_ALONE)
     left.set_yticks(places, names, fontsize=7)
-    left.set_xlabel("SNR with only this group quantized, dB (low: sensitive)")
+    left.set_xlabel("SNR with only this group\nquantized, dB (low: sensitive)")
     middle.barh(places, [found.snr_gain_db(item) or 0.0 for item in items], color=_GAIN)
     middle.set_yticks([])
-    middle.set_xlabel("SNR gained by leaving only it in float, dB")
+    middle.set_xlabel("SNR gained by leaving\nonly it in float, dB")
     for axes in (left, middle):
         axes.invert_yaxis()
         axes.margins(y=0.01)
