@@ -63,7 +63,8 @@ def run_header(
         "metric_units": metric_units or {},
     }
     if candidates:
-        header["key"]["candidates"] = [candidate["identity"] for candidate in candidates]
+        # By place: what differs is named alone.
+        header["key"]["candidates"] = {str(n): candidate["identity"] for n, candidate in enumerate(candidates, 1)}
         header["candidates"] = candidates
     return plain(header)  # type: ignore[no-any-return]
 

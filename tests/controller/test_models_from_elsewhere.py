@@ -25,7 +25,20 @@ from harness.ledger.run_directory import RunDirectory
 from harness.plan import Plan, load_plan
 from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
+from harness.quantize.imported import import_model
+from harness.quantize.prepare import PreparedModel
+from harness.recipes.facts import ModelFacts
 from harness.recipes.recipe import Recipe
+from harness.tensors import TensorSpec
+
+PREPARED = PreparedModel(
+    Path("float.onnx"),
+    "",
+    (TensorSpec("x", "float32", (1, 6)),),
+    (TensorSpec("y", "float32", (1, 4)),),
+    ModelFacts(),
+)
+"""What preparing :func:`made_up.write_model` gives."""
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types here
@@ -214,7 +227,7 @@ def _bytes_out(model: ModelProto) -> None:
 def test_another_interface_is_refused(theirs: Path, change: Callable[[ModelProto], None], told: list[str]) -> None:
     other = changed(theirs, "other.onnx", change)
     with pytest.raises(ModelRefused) as raised:
-        describe(plan_with(other))
+        import_model(other, PREPARED, Path("out.onnx"))
     assert raised.value.cause == Cause.OTHER_INTERFACE
     assert raised.value.where == "other.onnx"
     for words in told:
@@ -234,22 +247,28 @@ def test_another_interface_is_refused(theirs: Path, change: Callable[[ModelProto
         ("folder", "folder", "is a folder"),
     ],
 )
-def test_files_that_are_no_model(theirs: Path, name: str, content: bytes | str | None, told: str) -> None:
+def test_files_that_are_no_model(name: str, content: bytes | str | None, told: str) -> None:
     if content == "folder":
         Path(name).mkdir()
     elif isinstance(content, bytes):
         Path(name).write_bytes(content)
     with pytest.raises(ModelError, match=name) as raised:
-        run(plan_with(name))
+        import_model(Path(name), PREPARED, Path("out.onnx"))
     assert told in str(raised.value)
     assert raised.value.exit_code == ExitCode.USAGE
+
+
+def test_a_mistake_is_told_before_a_run_begins(theirs: Path) -> None:
+    other = changed(theirs, "other.onnx", _bytes_in)
+    with pytest.raises(ModelRefused, match=r"other\.onnx"):
+        run(plan_with(other))
     assert not Path("run").exists()
 
 
 def test_a_truncated_file(theirs: Path) -> None:
     Path("half.onnx").write_bytes(theirs.read_bytes()[:-40])
     with pytest.raises(ModelError, match=r"half.onnx.*truncated"):
-        describe(plan_with("half.onnx"))
+        import_model(Path("half.onnx"), PREPARED, Path("out.onnx"))
 
 
 def test_external_data(theirs: Path, tmp_path: Path) -> None:
@@ -289,7 +308,7 @@ class TestResume:
         theirs.unlink()
         with pytest.raises(ModelError, match=f"is gone.*{was}"):
             run(plan, resume=True)
-        with pytest.raises(ConfigError, match="candidates: the run has"):
+        with pytest.raises(ConfigError, match=r"candidates: the run has .*[0-9a-f]{40}"):
             run(plan_with(trials=2), resume=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -43,6 +44,7 @@ def test_names_provenance_identity_and_checksums(run: RunDirectory, tmp_path: Pa
     assert props["boardtune.board"] == "ryzen-ai"
     assert props["boardtune.recipe_sha256"] == trial.recipe_digest
     assert json.loads(props["boardtune.recipe"]) == trial.recipe
+    assert hashlib.sha256(props["boardtune.recipe"].encode()).hexdigest() == trial.recipe_digest
     assert props["boardtune.float_model_sha256"] == "5f" * 32
     assert json.loads(props["boardtune.data_sha256"])["calib"] == "ca" * 32
     assert json.loads(props["boardtune.versions"])["onnxruntime"] == "1.22.0"
