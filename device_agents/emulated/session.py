@@ -51,7 +51,7 @@ class EmulatedSession:
         path = Path(model_path)
         self._digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with self._working():
-            real = ort.OrtSession(model_path, _on_this_host(options))
+            real = _open(model_path, options)
             self._costs = Costs(machine.spec.cost_model, model_path, options)
             warm = self._costs.at_declared_shapes()
         self.inputs, self.outputs = real.inputs, real.outputs
@@ -215,8 +215,17 @@ class EmulatedSession:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _on_this_host(options: Options) -> Options:
-    config = {**_PRECISE, **options.session_config}
+def _open(model_path: str, options: Options) -> ort.OrtSession:
+    try:
+        return ort.OrtSession(model_path, _on_this_host(options, _PRECISE))
+    except Exception:
+        # What ONNX Runtime 1.32 does for that option fails where float weights share a zero point, as PyTorch exports
+        # them: "Attempt to replace the existing tensor". No board but an x86 one would be asked for it.
+        return ort.OrtSession(model_path, _on_this_host(options, {}))
+
+
+def _on_this_host(options: Options, precise: Mapping[str, str]) -> Options:
+    config = {**precise, **options.session_config}
     return options._replace(
         providers=[("CPUExecutionProvider", {})], intra_op_threads=1, inter_op_threads=1, session_config=config
     )

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from emulated_boards import NPU, cost_model, make_spec
+from emulated_boards import NPU, cost_model, make_spec, save
+from onnx import TensorProto, helper, numpy_helper
 
 from device_agents.contract import (
     Agent,
@@ -320,3 +321,36 @@ def test_a_server_that_died_is_a_new_boot(board: Board, models: Models) -> None:
         agent.describe()
     assert agent.recover().boot_id != boot
     assert load(agent, models["small"]).load_ns > 0
+
+
+def test_runs_what_only_this_hosts_option_for_precise_sums_cannot(board: Board, tmp_path: Path) -> None:
+    """Float weights behind QuantizeLinear share a zero point: how PyTorch exports a network trained quantized."""
+    rng = np.random.default_rng(0)
+    constants = {"s": np.float32(0.05), "u": np.uint8(128), "ws": np.float32(0.02), "z": np.int8(0)}
+    weights = {name: rng.normal(size=(6, 6)).astype(np.float32) for name in ("a", "b")}
+    nodes = []
+    for source, weight, target in (("x", "a", "m"), ("m", "b", "y")):
+        for name, zero in ((source, "u"), (weight, "z")):
+            scale = "s" if zero == "u" else "ws"
+            nodes.append(helper.make_node("QuantizeLinear", [name, scale, zero], [f"{name}_q"], f"{name}_q"))
+            nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", scale, zero], [f"{name}_d"], f"{name}_d"))
+        product = f"{target}_f"
+        nodes.append(helper.make_node("Gemm", [f"{source}_d", f"{weight}_d"], [product], f"{target}_gemm"))
+        nodes.append(helper.make_node("QuantizeLinear", [product, "s", "u"], [f"{product}_q"], f"{product}_q"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{product}_q", "s", "u"], [target], f"{product}_d"))
+    graph = helper.make_graph(
+        nodes,
+        "trained quantized",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6])],
+        [numpy_helper.from_array(value, name) for name, value in {**constants, **weights}.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    agent = board()
+    agent.connect()
+    report = load(agent, save(made, tmp_path, "trained"))
+    x = rng.normal(size=(1, 6)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, {"x": x}
+    )
+    np.testing.assert_allclose(agent.infer(report.session, {"x": x}).outputs["y"], expected[0], atol=0.05)
