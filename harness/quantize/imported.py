@@ -109,25 +109,18 @@ class ImportedBackend:
 def check_unchanged(recorded: Sequence[Mapping[str, Any]], given: Sequence[Path]) -> None:
     """Raises ModelError naming digests where a candidate of a run (``recorded``: its header's) is gone or another one
     by now."""
-    known = {Path(str(entry["path"])).name: entry for entry in recorded}
     for path in given:
-        entry = known.get(path.name)
-        if entry is None:
-            continue
-        was = f"when the run began its sha256 was {entry['sha256']}"
+        called = [entry for entry in recorded if Path(str(entry["path"])).name == path.name]
+        if not called:
+            continue  # by another name, or not of that run: the header tells
+        was = f"when the run began its sha256 was {' or '.join(str(entry['sha256']) for entry in called)}"
         hint = "put that file back, or name another --run-dir"
         if not path.exists():
             raise ModelError(f"the candidate is gone: {was}", where=path, hint=hint)
-        if file_sha256(path) == entry["sha256"] and not _has_external_data(path):
-            continue
         found = identity_of(load_model(path))
-        if found != entry["identity"]:
-            message = f"the candidate has changed: {was} (content {entry['identity']}), now it is {file_sha256(path)}"
-            raise ModelError(f"{message} (content {found})", where=path, hint=hint)
-
-
-def _has_external_data(path: Path) -> bool:
-    return any(uses_external_data(tensor) for tensor in tensors(parse_model(path)))
+        if found not in {entry["identity"] for entry in called}:
+            now = f"now it is {file_sha256(path)} (content {found})"
+            raise ModelError(f"the candidate has changed: {was}, {now}", where=path, hint=hint)
 
 
 def _check_format(path: Path) -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import harness
 from harness.errors import ExitCode
 from harness.ledger.provenance import PREFIX, read_stamp, stamp
 from harness.quantize.identity import identity
@@ -122,6 +123,7 @@ def test_what_was_stamped(boardtune: Boardtune) -> None:
     value = json.loads(boardtune("show", path, "--json")[1])
     assert value["intact"] is True
     assert value["provenance"]["run"] == STAMP["run"]
+    assert json.loads(json.dumps(harness.show_model(path).to_json())) == value
 
 
 def test_a_model_that_was_changed_since(boardtune: Boardtune) -> None:

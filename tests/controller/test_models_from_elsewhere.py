@@ -311,6 +311,23 @@ class TestResume:
         with pytest.raises(ConfigError, match=r"candidates: the run has .*[0-9a-f]{40}"):
             run(plan_with(trials=2), resume=True)
 
+    def test_two_files_of_one_name(self, theirs: Path) -> None:
+        other = Path("other") / theirs.name
+        other.parent.mkdir()
+        changed(theirs, str(other), lambda model: model.graph.node[-1].__setattr__("name", "renamed"))
+        run(plan_with(theirs, other, trials=3))
+        run(plan_with(theirs, other, trials=3), resume=True)
+        with RunDirectory.open(Path("run")) as recorded:
+            assert recorded.state.trials[2].recipe["source"] == identity(other)
+
+
+def test_one_dimension_cannot_have_two_sizes(theirs: Path) -> None:
+    def square(model: ModelProto) -> None:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "batch"
+
+    with pytest.raises(ModelRefused, match=r"'batch' would have to be both 1 and 6"):
+        import_model(changed(theirs, "square.onnx", square), PREPARED, Path("out.onnx"))
+
 
 def test_trials_must_hold_them(theirs: Path) -> None:
     with pytest.raises(ConfigError, match="--trials 1 leaves no room"):
