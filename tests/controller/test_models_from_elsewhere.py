@@ -130,6 +130,15 @@ def test_one_file_twice_is_one_candidate(theirs: Path) -> None:
     assert sum("same model as" in notice for notice in described.notices) == 2
 
 
+@pytest.mark.parametrize("preset", ["quick", "standard"])
+def test_before_the_plans_recipes_and_the_presets(theirs: Path, preset: str) -> None:
+    Path("mine.yaml").write_text("scheme: static\nactivation: uint8\nweight: uint8\n")
+    order = describe(plan_with(theirs, preset=preset, recipes=["mine.yaml"], trials=4)).recipes
+    assert [label.split()[0] for label in order[:2]] == ["float32", "imported"]
+    assert order[2] == "static QDQ u8/u8 per-tensor minmax"
+    assert order[3] == "static QDQ s8/s8 per-tensor minmax"
+
+
 def test_what_we_make_ourselves_is_a_duplicate_of_it() -> None:
     made_up.tiny_plan(Path("data"))
     run(plan_with(trials=2), "first")
