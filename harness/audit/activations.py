@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto
 
-from harness.audit.finding import Finding, set_to
+from harness.audit.finding import Finding, set_to, shown
 from harness.quantize.passes.masks import HUGE, mask_tensors
 from harness.quantize.statistics import ActivationStatistics, Histogram
 
@@ -17,6 +17,7 @@ HIGH_PERCENTILE = 99.9
 LONG_TAIL = 8.0
 """Largest magnitude over the 99.9 % one, from which 8 bits leave less than 5 for 99.9 % of the values. A normal
 distribution has about 1.5 over a million values, a Laplace one 2."""
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split", "Concat"})
 ENOUGH = 2_000
 """Values below which the 99.9 % quantile is next to the largest value and says nothing."""
 
@@ -75,13 +76,25 @@ def activation_findings(
     makers = {name: node for node in model.graph.node for name in node.output}
     findings = [_broken(name, statistics[name]) for name in non_finite if name in broken]
     findings += _masks(model, masks - set(broken), statistics)
-    for found in ranges_of(statistics):
-        if found.tensor in masks:
-            continue
-        if found.tail is not None and found.tail >= LONG_TAIL:
-            findings.append(_long_tail(found, found.tail, makers.get(found.tensor)))
-        findings += _dead(found.tensor, statistics[found.tensor], makers.get(found.tensor))
-    return findings
+    shares = _shares(model)
+    tails = [
+        found
+        for found in ranges_of(statistics)
+        if found.tensor not in masks and found.tensor not in shares and (found.tail or 0.0) >= LONG_TAIL
+    ]
+    if tails:
+        findings.append(_long_tails(sorted(tails, key=lambda found: -(found.tail or 0.0)), makers))
+    seen = {name: stats for name, stats in statistics.items() if name not in masks}
+    return [*findings, *_dead(seen, makers)]
+
+
+def _shares(model: ModelProto) -> set[str]:
+    """Results of Softmax, also moved around: most are next to zero, and the few large ones are the answer."""
+    found: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type == "Softmax" or (node.op_type in _MOVES and node.input[0] in found):
+            found.update(node.output)
+    return found
 
 
 def _broken(name: str, stats: ActivationStatistics) -> Finding:
@@ -116,57 +129,84 @@ def _masks(model: ModelProto, masks: Collection[str], statistics: Mapping[str, A
     ]
 
 
-def _long_tail(found: Range, tail: float, maker: NodeProto | None) -> Finding:
-    levels = 255.0 / tail
+def _long_tails(tails: Sequence[Range], makers: Mapping[str, NodeProto]) -> Finding:
+    worst = tails[0]
+    tail = worst.tail or 0.0
+    maker = makers.get(worst.tensor)
     at = f" ({maker.op_type} {maker.name!r})" if maker is not None else ""
+    others = f"; {len(tails) - 1} more activations have long tails" if len(tails) > 1 else ""
     return Finding(
         code="long_tail",
         severity="warning",
-        what=f"activation {found.tensor!r}{at} reaches {tail:.3g} times its {HIGH_PERCENTILE:g} % magnitude: with "
-        f"minmax ranges, that share of the values shares {levels:.0f} of 255 levels",
-        where=(found.tensor, *((maker.name,) if maker is not None else ())),
+        what=f"activation {worst.tensor!r}{at} reaches {tail:.3g} times its {HIGH_PERCENTILE:g} % magnitude: with "
+        f"minmax ranges, that share of the values shares {255.0 / tail:.0f} of 255 levels{others}",
+        where=tuple(found.tensor for found in tails[:16]),
         evidence={
-            "lowest": found.lowest,
-            "highest": found.highest,
-            "percentile": HIGH_PERCENTILE,
-            "percentile_magnitude": found.high_percentile,
-            "largest_over_percentile": tail,
-            "levels_left": levels,
+            "activations": {
+                found.tensor: {
+                    "lowest": found.lowest,
+                    "highest": found.highest,
+                    "percentile": HIGH_PERCENTILE,
+                    "percentile_magnitude": found.high_percentile,
+                    "largest_over_percentile": found.tail,
+                    "levels_left": 255.0 / (found.tail or 1.0),
+                }
+                for found in tails
+            }
         },
         advice="clip the tail (calibration: {method: percentile, percentile: 99.9} or mse), or, where the outliers "
-        f"matter, 16 bits for this tensor (overrides: {{{found.tensor}: uint16}})",
+        f"matter, 16 bits for these tensors (overrides: {{{worst.tensor}: uint16}})",
         changes=set_to(calibration__method="percentile", calibration__percentile=HIGH_PERCENTILE),
     )
 
 
-def _dead(name: str, stats: ActivationStatistics, maker: NodeProto | None) -> list[Finding]:
-    if stats.lowest == stats.highest == 0.0:
-        return [
+def _dead(statistics: Mapping[str, ActivationStatistics], makers: Mapping[str, NodeProto]) -> list[Finding]:
+    findings = []
+    zero = [name for name, stats in statistics.items() if stats.lowest == stats.highest == 0.0]
+    if zero:
+        findings.append(
             Finding(
                 code="dead_activation",
                 severity="warning",
-                what=f"activation {name!r} is zero in all {stats.count} values that calibration saw",
-                where=(name, *((maker.name,) if maker is not None else ())),
-                evidence={"values": stats.count},
-                advice="calibrate on samples that use it: a range of nothing clips whatever comes",
+                what=f"{len(zero)} activations are zero in all values that calibration saw: {shown(zero)}",
+                where=tuple(zero[:16]),
+                evidence={"activations": {name: {"values": statistics[name].count} for name in zero}},
+                advice="calibrate on samples that use them: a range of nothing clips whatever comes",
             )
-        ]
-    dead = dead_channels(stats)
-    # What a convolution reads: after the activation function, where a channel can die.
-    if not dead.size or stats.channels is None:
-        return []
-    return [
-        Finding(
-            code="dead_channels",
-            severity="info",
-            what=f"{dead.size} of {len(stats.channels.lowest)} channels of activation {name!r} are never other than "
-            "zero over the calibration set",
-            where=(name, *((maker.name,) if maker is not None else ())),
-            evidence={"channels": dead[:32].tolist(), "dead": int(dead.size), "of": len(stats.channels.lowest)},
-            advice="dead units, or a calibration set that does not reach them: give more varied samples; if they stay "
-            "dead, prune them",
         )
-    ]
+    dead = {name: dead_channels(stats) for name, stats in statistics.items() if name not in zero}
+    dead = dict(sorted(((n, found) for n, found in dead.items() if found.size), key=lambda item: -item[1].size))
+    if dead:
+        worst = next(iter(dead))
+        maker = makers.get(worst)
+        at = f" ({maker.op_type} {maker.name!r})" if maker is not None else ""
+        findings.append(
+            Finding(
+                code="dead_channels",
+                severity="info",
+                what=f"{sum(found.size for found in dead.values())} channels of {len(dead)} activations are never "
+                f"other than zero over the calibration set, most in {worst!r}{at} ({dead[worst].size} of "
+                f"{_channels(statistics[worst])})",
+                where=tuple(list(dead)[:16]),
+                evidence={
+                    "activations": {
+                        name: {
+                            "channels": found[:32].tolist(),
+                            "dead": int(found.size),
+                            "of": _channels(statistics[name]),
+                        }
+                        for name, found in dead.items()
+                    }
+                },
+                advice="dead units, or a calibration set that does not reach them: give more varied samples; if they "
+                "stay dead, prune them",
+            )
+        )
+    return findings
+
+
+def _channels(stats: ActivationStatistics) -> int:
+    return 0 if stats.channels is None else len(stats.channels.lowest)
 
 
 def dead_channels(stats: ActivationStatistics) -> npt.NDArray[np.intp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from onnx import ModelProto
@@ -11,6 +12,7 @@ from harness.audit.structure import Structure
 from harness.quantize.contract import ModelRefused
 from harness.quantize.graph import DEFAULT_DOMAINS, all_nodes, subgraphs
 
+_PLAIN = re.compile(r"[\w.-]+")
 KNOWN_DOMAINS = frozenset({*DEFAULT_DOMAINS, "com.microsoft", "ai.onnx.ml"})
 """What ONNX Runtime has kernels for by itself."""
 
@@ -43,7 +45,8 @@ def _dynamic(structure: Structure, set_dims: Mapping[str, int], prepared: bool) 
     findings = []
     batch = [dim for dim in structure.free if dim.axis == 0]
     inner = [dim for dim in structure.free if dim.axis > 0]
-    names = list(dict.fromkeys(dim.name for dim in inner))
+    # A shell takes what is in other names for something else.
+    names = list(dict.fromkeys(dim.name if _PLAIN.fullmatch(dim.name) else dim.place for dim in inner))
     if inner:
         asked = all(dim.name in set_dims or dim.place in set_dims for dim in inner)
         options = " ".join(f"--set-dim {name}=N" for name in names)

@@ -19,6 +19,7 @@ from harness.quantize.graph import all_nodes
 from harness.units import format_bytes
 
 INT8 = "int8"
+_FOLDED = frozenset({"Constant", "ConstantOfShape", "Identity", "Range", "Shape", "Size"})
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -40,6 +41,11 @@ class Asked:
     @property
     def op_types(self) -> Counter[str]:
         return Counter(node.op_type for node in all_nodes(self.model))
+
+    @property
+    def computing(self) -> Counter[str]:
+        """Without what runtimes fold away when they load the model."""
+        return Counter({op: count for op, count in self.op_types.items() if op not in _FOLDED})
 
 
 def board_findings(board: Board, asked: Asked) -> list[Finding]:
@@ -165,7 +171,7 @@ def _placed(board: Board, emulated: EmulatedSpec, asked: Asked) -> list[Finding]
         findings += _fallbacks(board, accelerator, asked)
     never = {
         op: count
-        for op, count in sorted(asked.op_types.items())
+        for op, count in sorted(asked.computing.items())
         if INT8 not in cost_model.processor.operators.get(op, ())
         and (accelerator is None or op not in accelerator.operators)
     }
@@ -186,8 +192,8 @@ def _placed(board: Board, emulated: EmulatedSpec, asked: Asked) -> list[Finding]
 
 
 def _fallbacks(board: Board, accelerator: Accelerator, asked: Asked) -> list[Finding]:
-    unsupported = {op: n for op, n in sorted(asked.op_types.items()) if op not in accelerator.operators}
-    total = sum(asked.op_types.values())
+    unsupported = {op: n for op, n in sorted(asked.computing.items()) if op not in accelerator.operators}
+    total = sum(asked.computing.values())
     ratio = 1.0 - sum(unsupported.values()) / total if total else 1.0
     floor = board.limits.min_offload
     findings = []

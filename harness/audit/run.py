@@ -31,9 +31,11 @@ from harness.quantize.acceptance import first_line
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject, calibrated
 from harness.quantize.contract import ModelRefused
+from harness.quantize.graph import all_graphs
 from harness.quantize.model_file import load_model
 from harness.quantize.observe import Observer
 from harness.quantize.outputs import data_of
+from harness.quantize.passes.constants import constants_to_initializers
 from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.quantize.shapes import free_dims, model_inputs, tensor_specs
 from harness.quantize.statistics import ActivationStatistics
@@ -97,7 +99,7 @@ def audit(job: AuditJob) -> Audit:
     given = load_model(job.model)
     with scratch_folder() as folder, host_lock().work():
         prepared, findings = _prepared(job, given, folder / "model.onnx")
-        model = load_model(prepared.path) if prepared else given
+        model = load_model(prepared.path) if prepared else _constants_told(given)
         structure = structure_of(model, given)
         findings += graph_findings(model, structure, set_dims=job.set_dims, prepared=prepared is not None)
         findings += weight_findings(model)
@@ -133,6 +135,15 @@ def _prepared(job: AuditJob, given: ModelProto, out: Path) -> tuple[PreparedMode
         if job.set_dims or not left_open:
             raise
         return None, []
+
+
+def _constants_told(given: ModelProto) -> ModelProto:
+    """A copy whose constants are initializers, as they are in a prepared model."""
+    copy = ModelProto()
+    copy.CopyFrom(given)
+    for graph in all_graphs(copy.graph):
+        constants_to_initializers(graph)
+    return copy
 
 
 def _samples(

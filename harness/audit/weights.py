@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ LEVELS = 127
 """Of a symmetric 8-bit weight on each side of zero."""
 LOST_LEVELS = 4.0
 """A channel whose largest weight has fewer levels than this under one scale for all is as good as 3-bit."""
+VANISHING = 1e-9
+"""Of the largest channel: no format here tells it from zero."""
 LOST_SHARE = 0.05
 """Of channels that are lost so, from which it is worth a warning."""
 
@@ -37,20 +39,21 @@ class Weight:
 
     @property
     def dead(self) -> npt.NDArray[np.intp]:
-        """Channels whose weights are all zero."""
-        return np.flatnonzero(self.magnitudes == 0.0)
+        """Channels whose weights are all zero, or as good as (normalizations of pruned channels leave 1e-40)."""
+        return np.flatnonzero(self.magnitudes <= VANISHING * self.magnitudes.max(initial=0.0))
 
     @property
     def spread(self) -> float:
         """Largest over smallest magnitude among channels that are not dead; 1 where there are none."""
-        alive = self.magnitudes[self.magnitudes > 0.0]
+        alive = np.delete(self.magnitudes, self.dead)
         return float(alive.max() / alive.min()) if alive.size else 1.0
 
     @property
     def lost(self) -> npt.NDArray[np.intp]:
         """Channels that are not dead, and have fewer than :data:`LOST_LEVELS` levels with one scale for all."""
         step = float(self.magnitudes.max(initial=0.0)) / LEVELS
-        return np.flatnonzero((self.magnitudes > 0.0) & (self.magnitudes < LOST_LEVELS * step))
+        small = np.flatnonzero(self.magnitudes < LOST_LEVELS * step)
+        return np.setdiff1d(small, self.dead)
 
 
 def weights_of(model: ModelProto) -> Iterator[Weight]:
@@ -80,16 +83,15 @@ def weights_of(model: ModelProto) -> Iterator[Weight]:
 
 
 def weight_findings(model: ModelProto) -> list[Finding]:
-    findings: list[Finding] = []
-    for weight in weights_of(model):
-        if not weight.finite:
-            findings.append(_not_finite(weight))
-        dead = weight.dead
-        if dead.size:
-            findings.append(_dead(weight, dead))
-        lost = weight.lost
-        if len(weight.magnitudes) > 1 and lost.size >= max(1.0, LOST_SHARE * len(weight.magnitudes)):
-            findings.append(_spread(weight, lost))
+    """One for each kind, the worst operators first in it."""
+    weights = list(weights_of(model))
+    findings = [_not_finite(weight) for weight in weights if not weight.finite]
+    spread = [weight for weight in weights if weight.lost.size >= max(1.0, LOST_SHARE * len(weight.magnitudes))]
+    if spread:
+        findings.append(_spread(sorted(spread, key=lambda weight: -weight.lost.size / len(weight.magnitudes))))
+    dead = [weight for weight in weights if weight.dead.size]
+    if dead:
+        findings.append(_dead(sorted(dead, key=lambda weight: -weight.dead.size)))
     return findings
 
 
@@ -111,34 +113,47 @@ def _by_output_channel(node: NodeProto, values: npt.NDArray[np.float64]) -> npt.
     return np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
 
 
-def _dead(weight: Weight, dead: npt.NDArray[np.intp]) -> Finding:
-    biased = weight.biases is not None and bool(np.any(weight.biases[dead] != 0.0))
-    constant = "; they give their bias, whatever the input" if biased else ""
+def _dead(weights: Sequence[Weight]) -> Finding:
+    worst = weights[0]
+    biased = any(w.biases is not None and bool(np.any(w.biases[w.dead] != 0.0)) for w in weights)
+    constant = "; some give their bias, whatever the input" if biased else ""
     return Finding(
         code="dead_weights",
         severity="info",
-        what=f"{dead.size} of {len(weight.magnitudes)} output channels of {weight.op_type} {weight.node!r} have only "
-        f"zero weights{constant}",
-        where=(weight.node, weight.tensor),
-        evidence={"channels": dead[:32].tolist(), "dead": int(dead.size), "of": len(weight.magnitudes)},
+        what=f"{sum(w.dead.size for w in weights)} output channels of {len(weights)} operators have only zero weights, "
+        f"most in {worst.op_type} {worst.node!r} ({worst.dead.size} of {len(worst.magnitudes)}){constant}",
+        where=tuple(weight.node for weight in weights[:16]),
+        evidence={
+            "operators": {
+                w.node: {"channels": w.dead[:32].tolist(), "dead": int(w.dead.size), "of": len(w.magnitudes)}
+                for w in weights
+            }
+        },
         advice="they cost time and memory for nothing: prune them before quantizing (boardtune does not)",
     )
 
 
-def _spread(weight: Weight, lost: npt.NDArray[np.intp]) -> Finding:
-    kind = "depthwise Conv" if weight.depthwise else weight.op_type
+def _spread(weights: Sequence[Weight]) -> Finding:
+    worst = weights[0]
+    kind = "depthwise Conv" if worst.depthwise else worst.op_type
+    others = f"; so do those of {len(weights) - 1} more operators" if len(weights) > 1 else ""
     return Finding(
         code="weight_spread",
         severity="warning",
-        what=f"channels of {kind} {weight.node!r} differ {weight.spread:.3g} times in size: with one scale for all, "
-        f"{lost.size} of {len(weight.magnitudes)} have fewer than {LOST_LEVELS:g} of {LEVELS} levels",
-        where=(weight.node, weight.tensor),
+        what=f"channels of {kind} {worst.node!r} differ {worst.spread:.3g} times in size: with one scale for all, "
+        f"{worst.lost.size} of {len(worst.magnitudes)} have fewer than {LOST_LEVELS:g} of {LEVELS} levels{others}",
+        where=tuple(weight.node for weight in weights[:16]),
         evidence={
-            "largest_over_smallest": weight.spread,
-            "lost_channels": lost[:32].tolist(),
-            "lost": int(lost.size),
-            "of": len(weight.magnitudes),
-            "depthwise": weight.depthwise,
+            "operators": {
+                weight.node: {
+                    "largest_over_smallest": weight.spread,
+                    "lost_channels": weight.lost[:32].tolist(),
+                    "lost": int(weight.lost.size),
+                    "of": len(weight.magnitudes),
+                    "depthwise": weight.depthwise,
+                }
+                for weight in weights
+            }
         },
         advice="give each channel its own scale (granularity: per_channel); where the board takes one scale only, even "
         "the channels out first (equalize: true)",

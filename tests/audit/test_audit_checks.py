@@ -129,20 +129,23 @@ class TestWeights:
         nodes = [helper.make_node("Conv", ["x", "w"], ["y"], "dw", group=6)]
         model = model_of(nodes, {"w": weight}, [1, 6, 5, 5], [1, 6, 3, 3])
         found = one(weight_findings(model), "weight_spread")
-        assert found.evidence["largest_over_smallest"] == pytest.approx(1000.0, rel=1e-5)
-        assert found.evidence["lost_channels"] == [2]
-        assert found.evidence["depthwise"] is True
+        evidence = found.evidence["operators"]["dw"]
+        assert evidence["largest_over_smallest"] == pytest.approx(1000.0, rel=1e-5)
+        assert evidence["lost_channels"] == [2]
+        assert evidence["depthwise"] is True
         assert Change("granularity", None, "per_channel") in found.changes
 
     def test_dead_channels_and_whether_they_have_a_bias(self) -> None:
         weight = normal(1, 4, 3, 1, 1)
-        weight[[1, 3]] = 0.0
+        weight[1] = 0.0
+        weight[3] = 1e-30  # what a normalization leaves of a pruned channel
         nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"], "conv")]
         biased = np.array([0, 1, 0, 0], np.float32)
         model = model_of(nodes, {"w": weight, "b": biased}, [1, 3, 2, 2], [1, 4, 2, 2])
         found = one(weight_findings(model), "dead_weights")
-        assert found.evidence["channels"] == [1, 3]
+        assert found.evidence["operators"]["conv"]["channels"] == [1, 3]
         assert "bias" in found.what
+        assert codes(weight_findings(model)) == ["dead_weights"], "as good as zero is not small"
 
     @pytest.mark.parametrize(("transposed", "shape"), [(0, (6, 4)), (1, (4, 6))])
     def test_output_channels_of_matrices(self, transposed: int, shape: tuple[int, int]) -> None:
@@ -204,13 +207,13 @@ class TestActivations:
     def test_a_long_tail(self) -> None:
         x = normal(1, 8, 3, 16, 16)
         x[0, 0, 0, 0] = 200.0
-        found = [f for f in self.found(x) if f.code == "long_tail"]
-        assert {"x", "r"} <= {f.where[0] for f in found}
-        evidence = next(f for f in found if f.where[0] == "x").evidence
+        found = one(self.found(x), "long_tail")
+        assert {"x", "r"} <= set(found.where)
+        evidence = found.evidence["activations"]["x"]
         assert evidence["highest"] == 200.0
         share = np.quantile(np.abs(x), 0.999)
         assert evidence["largest_over_percentile"] == pytest.approx(200.0 / share, rel=0.05)
-        assert Change("calibration.method", None, "percentile") in found[0].changes
+        assert Change("calibration.method", None, "percentile") in found.changes
 
     def test_ordinary_activations_are_no_finding(self) -> None:
         assert self.found(normal(1, 16, 3, 16, 16)) == []
@@ -219,12 +222,22 @@ class TestActivations:
         x = normal(1, 16, 3, 8, 8)
         x[:, 1] = -np.abs(x[:, 1])
         found = one(self.found(x), "dead_channels")
-        assert found.evidence["channels"] == [1]
-        assert found.where == ("r", "relu")
+        assert found.evidence["activations"] == {"r": {"channels": [1], "dead": 1, "of": 3}}
+        assert "'relu'" in found.what
 
     def test_an_activation_that_is_always_zero(self) -> None:
         found = self.found(-np.abs(normal(1, 4, 3, 4, 4)) - 0.1)
-        assert {f.where[0] for f in found if f.code == "dead_activation"} == {"r", "y"}
+        assert one(found, "dead_activation").where == ("r", "y")
+
+    def test_a_softmax_of_many_classes_has_no_outliers(self) -> None:
+        nodes = [
+            helper.make_node("Softmax", ["x"], ["s"], "softmax"),
+            helper.make_node("Transpose", ["s"], ["y"], "turn", perm=[1, 0]),
+        ]
+        model = model_of(nodes, {}, [1, 4000], [4000, 1], s=[1, 4000])
+        seen = collect(model, ["x", "s", "y"], [{"x": 10.0 * normal(i, 1, 4000)} for i in range(4)])
+        assert next(found for found in ranges_of(seen) if found.tensor == "y").tail > 8  # type: ignore[operator]
+        assert activation_findings(model, seen) == []
 
     def test_masks_are_told_and_broken_values_accused(self) -> None:
         nodes = [
