@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from onnx import ModelProto
 from harness.audit.finding import Finding, by_severity
 from harness.audit.weights import weights_of
 from harness.boards.host_lock import host_lock
+from harness.boards.registry import load_registry
+from harness.controller.board_session import board_constraints
 from harness.controller.evaluation import EvaluationPart
 from harness.controller.preparation import run_on_host
 from harness.data.dataset import Dataset
@@ -30,7 +33,7 @@ from harness.diagnose.outputs import output_findings
 from harness.diagnose.samples import sample_findings, worst_samples
 from harness.diagnose.tensors import layers_of, readings_of
 from harness.diagnose.timing import time_findings
-from harness.errors import ModelError
+from harness.errors import ConfigError, ModelError
 from harness.ledger.state import TrialState
 from harness.quantize.acceptance import first_line
 from harness.quantize.calibration_data import CalibrationSet, nested_order
@@ -247,7 +250,6 @@ def _board(case: Case, name: str) -> BoardFacts | None:
     known = case.run.state.boards.get(name, {})
     options = known.get("options", {})
     providers = [str(provider[0]) for provider in options.get("providers", ())]
-    floor = case.prepared.scoring.constraints.min_offload
     return BoardFacts(
         name=name,
         machine=str(known.get("facts", {}).get("machine", "")),
@@ -260,8 +262,16 @@ def _board(case: Case, name: str) -> BoardFacts | None:
         samples={metric: value.n for metric, value in ours.metrics.items()},
         units={metric: value.unit for metric, value in ours.metrics.items()},
         placement=ours.placement,
-        min_offload=floor,
+        min_offload=_floor(case, name),
     )
+
+
+def _floor(case: Case, board: str) -> float | None:
+    """Least share of operators on the accelerator, of the plan and the board's file where that is still there."""
+    asked = case.prepared.scoring.constraints
+    with contextlib.suppress(ConfigError):
+        asked = board_constraints(asked, load_registry().get(board).limits)
+    return asked.min_offload
 
 
 def _result(trial: TrialState | None, board: str) -> Any:

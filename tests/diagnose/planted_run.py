@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,26 @@ from harness.ledger.run_directory import RunDirectory
 from harness.plan import make_plan
 from harness.quantize.identity import identity
 from harness.quantize.ort_backend import OrtBackend
+from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.recipes.recipe import FLOAT32, Recipe
 from harness.results import ArtifactInfo, BoardResult, LatencyResult
 
 Array = npt.NDArray[Any]
+_PREPARED: dict[tuple[str, str], tuple[bytes, PreparedModel]] = {}
+
+
+def prepared_once(model: Path, out: Path, *arguments: Any, **options: Any) -> PreparedModel:
+    """As ``prepare_model``; the same model is prepared once in all tests, as each time takes a process."""
+    key = (sha256_of(model) if model.is_file() else "", repr((arguments, options)))
+    if key not in _PREPARED or not key[0]:
+        made = prepare_model(model, out, *arguments, **options)
+        _PREPARED[key] = (out.read_bytes(), made)
+    content, made = _PREPARED[key]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(content)
+    return replace(made, path=out)
+
+
 rng = np.random.default_rng
 
 
