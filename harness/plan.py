@@ -71,6 +71,7 @@ _SEVERAL_TYPES = ("preprocess",)
 
 Objective = Literal["latency", "accuracy", "pareto"]
 Sampler = Literal["tpe", "random", "grid", "nsga2", "gp", "qmc", "cmaes"]
+MixedPrecision = Literal["none", "float", "a16", "both"]
 Effort = Literal["quick", "standard"]
 Postprocess = Literal["none", "softmax", "argmax"]
 """What follows the model inside the timed region, on the last axis of each output."""
@@ -94,6 +95,9 @@ class Plan(BaseModel):
     set_dim: Mapping[str, Annotated[StrictInt, Field(gt=0)]] = Field(default_factory=dict)
     boards: Names = ("local",)
     preset: str = "quick"
+    mixed_precision: MixedPrecision = "none"
+    """How further recipes keep the model's most sensitive groups precise: in ``float``, with 16-bit activations
+    (``a16``), or either way."""
     recipes: tuple[Path, ...] = ()
     """Recipe files tried right after the float baseline."""
     candidates: tuple[Path, ...] = ()

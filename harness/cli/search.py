@@ -18,7 +18,7 @@ from harness.cli.common import (
     set_dim_option,
 )
 from harness.errors import ConfigError
-from harness.plan import Effort, Objective, Plan, Sampler, load_plan, make_plan
+from harness.plan import Effort, MixedPrecision, Objective, Plan, Sampler, load_plan, make_plan
 from harness.quantize.shapes import parse_set_dims
 
 
@@ -31,6 +31,11 @@ from harness.quantize.shapes import parse_set_dims
 @set_dim_option
 @click.option("--boards", help="Boards to measure on, separated by commas.  [default: local]")
 @click.option("--preset", help="What to search: quick, standard, full, xint8-like.  [default: quick]")
+@click.option(
+    "--mixed-precision",
+    type=click.Choice(get_args(MixedPrecision)),
+    help="Keep the most sensitive groups in float, with 16-bit activations, or either.  [default: none]",
+)
 @click.option("--recipe", "recipes", multiple=True, type=click.Path(path_type=Path), help="Recipe file to try first.")
 @click.option(
     "--add-candidate",

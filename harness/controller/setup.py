@@ -12,6 +12,7 @@ from typing import Any
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.finals import Asked
+from harness.controller.mixed_precision import mixed_axis
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.preparation import Prepared, prepare
 from harness.data.callables import load_callable
@@ -20,6 +21,7 @@ from harness.ledger.header import run_header
 from harness.ledger.state import Suggestion
 from harness.plan import Plan
 from harness.recipes.files import read_recipe
+from harness.recipes.mixed import MixedAxis
 from harness.recipes.presets import preset
 from harness.recipes.recipe import FLOAT32, Recipe
 from harness.recipes.space import Space, listed_space
@@ -42,6 +44,8 @@ class SearchSetup:
     boards: Mapping[str, Board]
     prepared: Prepared
     space: Space
+    mixed: MixedAxis | None
+    """Which groups the space keeps precise, if any."""
     trials: int
     asked: Asked
     policy: MeasurementPolicy
@@ -65,7 +69,9 @@ def set_up(plan: Plan, folder: Path) -> SearchSetup:
     boards = {name: registry.get(name) for name in plan.boards}
     filter_by = load_filter(plan.filter)
     prepared = prepare(plan, folder)
-    space = space_of(plan, prepared)
+    mixed, left_out = mixed_axis(plan.mixed_precision, prepared)
+    prepared = replace(prepared, notices=(*prepared.notices, *left_out))
+    space = space_of(plan, prepared, mixed)
     trials = plan.trials or (len(space.enumerated) if space.enumerated is not None else OPEN_SPACE_TRIALS)
     if plan.top_k > trials:
         raise ConfigError(
@@ -87,6 +93,7 @@ def set_up(plan: Plan, folder: Path) -> SearchSetup:
         boards=boards,
         prepared=prepared,
         space=space,
+        mixed=mixed,
         trials=trials,
         asked=Asked(plan.objective, metric, plan.top_k, filter_by),
         policy=MeasurementPolicy(plan.seed, plan.effort, {name: board.noise for name, board in boards.items()}),
@@ -109,9 +116,9 @@ def with_suggestions(setup: SearchSetup, suggestions: Sequence[Suggestion]) -> S
     return replace(setup, trials=setup.trials + len(recipes), proposer=setup.proposer.with_suggestions(recipes))
 
 
-def space_of(plan: Plan, prepared: Prepared) -> Space:
+def space_of(plan: Plan, prepared: Prepared, mixed: MixedAxis | None = None) -> Space:
     """The preset's space; models made elsewhere and the plan's own recipes come first, after the float baseline."""
-    space = preset(plan.preset, prepared.model.facts)
+    space = preset(plan.preset, prepared.model.facts, mixed)
     own = (*(model.recipe for model in prepared.imported), *(read_recipe(path) for path in plan.recipes))
     if space.enumerated is not None:
         return listed_space(space.name, (FLOAT32, *own, *space.enumerated))
@@ -150,4 +157,5 @@ def header_of(setup: SearchSetup) -> dict[str, Any]:
         seed=plan.seed,
         versions={name: importlib.metadata.version(name) for name in packages},
         candidates=[model.to_json() for model in prepared.imported],
+        mixed_precision=setup.mixed.digest if setup.mixed is not None else None,
     )

@@ -23,6 +23,7 @@ from harness.tensors import TensorSpec
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 600.0
+_CHILD = "harness.quantize.prepare_child"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def prepare_model(
         "batch": batch,
         "transform": True,
     }
-    reply = _child(request, timeout_s)
+    reply = ask_child(_CHILD, request, timeout_s)
     if "died" in reply and reply["phase"] not in ("reading the model", "loading the float model"):
         if reply["phase"] == "running the float model":
             raise ModelRefused(
@@ -79,7 +80,7 @@ def prepare_model(
             )
         logger.warning("%s: %s died (%s); going on without it", model, reply["phase"], reply["died"])
         left_out = f"{reply['phase']} died ({reply['died']}): left out"
-        reply = _child({**request, "transform": False}, timeout_s)
+        reply = ask_child(_CHILD, {**request, "transform": False}, timeout_s)
         if "prepared" in reply:
             reply["prepared"]["notices"].append(left_out)
     _check(reply, model)
@@ -91,7 +92,7 @@ def check_loads(model: Path, *, timeout_s: float = TIMEOUT_S) -> None:
 
     Raises ModelError saying why it cannot be loaded; boards with another runtime may differ.
     """
-    _check(_child({"model": str(model), "out": "", "check": True}, timeout_s), model)
+    _check(ask_child(_CHILD, {"model": str(model), "out": "", "check": True}, timeout_s), model)
 
 
 def _check(reply: Mapping[str, Any], model: Path) -> None:
@@ -107,9 +108,13 @@ def _check(reply: Mapping[str, Any], model: Path) -> None:
         raise ModelError(**reply["error"])
 
 
-def _child(request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Runs the child; its last line is the reply, the lines before name the phases."""
-    command = [sys.executable, "-m", "harness.quantize.prepare_child"]
+def ask_child(module: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Runs ``module`` with the request as JSON on stdin, and kills it after ``timeout_s``.
+
+    Its last line is the reply, the lines before name the phases. A child that dies gives ``died``, how, and ``phase``,
+    what it was doing.
+    """
+    command = [sys.executable, "-m", module]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -129,7 +134,7 @@ def _child(request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     if messages and "phase" not in messages[-1]:
         return dict(messages[-1])
-    logger.debug("preparing %s: %s", request["model"], errors)
+    logger.debug("%s on %s: %s", module, request.get("model"), errors)
     return {"died": died, "phase": messages[-1]["phase"] if messages else "that prepares the model"}
 
 

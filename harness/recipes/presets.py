@@ -12,6 +12,7 @@ from typing import Any, get_args
 from harness.errors import ConfigError
 from harness.recipes.axes import ALIGNABLE, ActivationType, CalibrationMethod, WeightType
 from harness.recipes.facts import ModelFacts
+from harness.recipes.mixed import MixedAxis
 from harness.recipes.recipe import FLOAT32, Calibration, Recipe
 from harness.recipes.space import ParameterSource, Space, grid, listed_space
 from harness.suggest import near_hint
@@ -30,10 +31,11 @@ _METHODS: tuple[str, ...] = get_args(CalibrationMethod)
 _EIGHT_BIT = ("u8s8", "s8s8", "u8u8")
 
 
-def quick_recipes(facts: ModelFacts) -> tuple[Recipe, ...]:
+def quick_recipes(facts: ModelFacts, mixed: MixedAxis | None = None) -> tuple[Recipe, ...]:
     """About a dozen recipes that differ where models and boards differ most; the float baseline first.
 
-    Dynamic quantization comes last for models made of convolutions, where it is slower than float.
+    ``mixed`` adds some with the most sensitive groups kept precise. Dynamic quantization comes last for models made of
+    convolutions, where it is slower than float.
     """
     naive = Recipe(scheme="static", activation="int8", weight="int8")
     channelwise = naive.with_changes(granularity="per_channel")
@@ -62,14 +64,16 @@ def quick_recipes(facts: ModelFacts) -> tuple[Recipe, ...]:
         recipes.append(Recipe(scheme="weight_only", weight="int4", block_size=32, format="QOperator"))
     recipes.append(base.with_changes(calibration=Calibration("mse")))
     recipes.append(dynamic)
+    if mixed is not None:
+        recipes += [*mixed.seeds(base), *mixed.seeds(naive)[:1]]
     return tuple(dict.fromkeys(recipes))
 
 
-def _quick(facts: ModelFacts) -> Space:
-    return listed_space("quick", quick_recipes(facts))
+def _quick(facts: ModelFacts, mixed: MixedAxis | None) -> Space:
+    return listed_space("quick", quick_recipes(facts, mixed))
 
 
-def _xint8_like(facts: ModelFacts) -> Space:
+def _xint8_like(facts: ModelFacts, mixed: MixedAxis | None) -> Space:
     """Power-of-two scales, symmetric int8: what shift-only accelerators take."""
     base = Recipe(scheme="static", activation_symmetric=True, weight_symmetric=True, scale="power_of_two")
     methods = (Calibration("mse"), Calibration("minmax"), Calibration("percentile", 99.99), Calibration("entropy"))
@@ -80,7 +84,8 @@ def _xint8_like(facts: ModelFacts) -> Space:
         evened = {"equalize": _can_equalize(facts), "bias_correction": True}
         corrected = [base.with_changes(calibration=Calibration("mse"), **evened)]
         corrected.append(corrected[0].with_changes(rounding="adaround"))
-    return listed_space("xint8-like", [FLOAT32, *per_tensor, *corrected, *per_channel])
+    mixtures = mixed.seeds(per_tensor[0]) if mixed is not None else ()
+    return listed_space("xint8-like", [FLOAT32, *per_tensor, *corrected, *per_channel, *mixtures])
 
 
 def _selection(source: ParameterSource, facts: ModelFacts) -> tuple[str, ...]:
@@ -247,17 +252,25 @@ def _full_recipe(source: ParameterSource, facts: ModelFacts) -> Recipe:
     )
 
 
-def _standard(facts: ModelFacts) -> Space:
-    space = Space("standard", None, lambda source: _standard_recipe(source, facts), seeds=quick_recipes(facts))
+def _standard(facts: ModelFacts, mixed: MixedAxis | None) -> Space:
+    def build(source: ParameterSource) -> Recipe:
+        recipe = _standard_recipe(source, facts)
+        return recipe if mixed is None else mixed.suggest(source, recipe)
+
+    space = Space("standard", None, build, seeds=quick_recipes(facts, mixed))
     count = sum(1 for _ in grid(space))
     return Space("standard", None, space.builder, size=count, seeds=space.seeds)
 
 
-def _full(facts: ModelFacts) -> Space:
-    return Space("full", None, lambda source: _full_recipe(source, facts), seeds=quick_recipes(facts))
+def _full(facts: ModelFacts, mixed: MixedAxis | None) -> Space:
+    def build(source: ParameterSource) -> Recipe:
+        recipe = _full_recipe(source, facts)
+        return recipe if mixed is None else mixed.suggest(source, recipe, singly=True)
+
+    return Space("full", None, build, seeds=quick_recipes(facts, mixed))
 
 
-PRESETS: Mapping[str, Callable[[ModelFacts], Space]] = {
+PRESETS: Mapping[str, Callable[[ModelFacts, MixedAxis | None], Space]] = {
     "quick": _quick,
     "standard": _standard,
     "full": _full,
@@ -266,10 +279,10 @@ PRESETS: Mapping[str, Callable[[ModelFacts], Space]] = {
 """Search spaces by name."""
 
 
-def preset(name: str, facts: ModelFacts) -> Space:
-    """The named space for a model. Raises ConfigError for an unknown name."""
+def preset(name: str, facts: ModelFacts, mixed: MixedAxis | None = None) -> Space:
+    """The named space for a model, with ``mixed`` as a further axis. Raises ConfigError for an unknown name."""
     if name not in PRESETS:
         known = f"known presets: {', '.join(PRESETS)}"
         guess = near_hint(name, PRESETS)
         raise ConfigError(f"unknown preset {name!r}", hint=f"{guess} ({known})" if guess else known)
-    return PRESETS[name](facts)
+    return PRESETS[name](facts, mixed)

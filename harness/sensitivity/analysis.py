@@ -23,9 +23,10 @@ from harness.quantize.graph import sort_nodes
 from harness.quantize.ort_backend import excluded_nodes
 from harness.quantize.passes.unshare import merge_equal_initializers
 from harness.quantize.static_recipe import ReadyStatic, ready_static
+from harness.recipes.mixed import QuantizerGroup
 from harness.recipes.recipe import Recipe
 from harness.sensitivity.activations import Activations, Samples
-from harness.sensitivity.groups import QuantizerGroup, quantizer_groups
+from harness.sensitivity.groups import quantizer_groups
 from harness.sensitivity.result import Effect, GroupSensitivity, Sensitivity
 from harness.sensitivity.same_values import value_keys
 from harness.sensitivity.slices import Slicer

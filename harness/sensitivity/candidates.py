@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.quantize.acceptance import first_line
 from harness.quantize.snr import MAX_SNR_DB
+from harness.recipes.mixed import KINDS, Kind, can_mix, mixed, steps
 from harness.recipes.recipe import Recipe
 from harness.sensitivity.analysis import Analysis, Scorer
-from harness.sensitivity.mixed import KINDS, Kind, can_mix, mixed, steps
 from harness.sensitivity.result import Effect, Sensitivity
 
 WORTH_DB = 3.0

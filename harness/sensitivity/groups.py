@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, TensorProto
 
@@ -18,6 +17,7 @@ from harness.quantize.graph import captured_names, initializers_of
 from harness.quantize.static import quantizable_types
 from harness.quantize.static_recipe import ReadyStatic
 from harness.recipes.facts import WEIGHTED_OPERATORS
+from harness.recipes.mixed import QuantizerGroup
 
 _FUSED = ("Clip", "Relu")
 _MOVING = (
@@ -26,20 +26,6 @@ _MOVING = (
 )  # fmt: skip
 """What ONNX Runtime's rewriters give the scale of the input (``QDQDirect8BitOp``, ``QDQMaxPool``, ``QDQSplit`` ...)."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-
-
-@dataclass(frozen=True)
-class QuantizerGroup:
-    """Operators that are quantized, or left in float, together."""
-
-    name: str
-    """Of the first node with weights, else of the first."""
-    nodes: tuple[str, ...]
-    """Names in the prepared model, in its order."""
-    op_types: tuple[str, ...]
-    """Of the nodes, in the same order."""
-    activations: tuple[str, ...]
-    """Activations with a range that its nodes read or write."""
 
 
 def quantizer_groups(ready: ReadyStatic) -> tuple[QuantizerGroup, ...]:

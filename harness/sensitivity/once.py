@@ -21,12 +21,12 @@ from harness.quantize.calibration_data import CalibrationSet
 from harness.quantize.ort_backend import UnsupportedRecipeError
 from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.recipes.files import resolve_recipe
+from harness.recipes.mixed import KINDS
 from harness.recipes.recipe import Recipe
 from harness.scratch import scratch_folder
 from harness.sensitivity.activations import Samples
 from harness.sensitivity.analysis import CACHED_BYTES, Analysis, analyse
 from harness.sensitivity.candidates import MixedCandidate, best_of, mixed_candidates
-from harness.sensitivity.mixed import KINDS
 from harness.sensitivity.plot import draw
 from harness.sensitivity.result import Sensitivity
 from harness.sensitivity.scoring import Scorer

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from harness.recipes.mixed import KINDS
 from harness.sensitivity.candidates import MixedCandidate
-from harness.sensitivity.mixed import KINDS
 from harness.sensitivity.result import Sensitivity
 
 SHOWN = 40

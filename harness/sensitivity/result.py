@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.recipes.mixed import QuantizerGroup
 from harness.recipes.recipe import Recipe
-from harness.sensitivity.groups import QuantizerGroup
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from harness.quantize.calibration_data import CalibrationSet
 from harness.quantize.ort_backend import OrtBackend
 from harness.quantize.prepare import prepare_model
 from harness.quantize.sessions import open_session
+from harness.recipes.mixed import can_mix, mixed
 from harness.recipes.recipe import Calibration, Recipe
 from harness.sensitivity.activations import Samples
 from harness.sensitivity.analysis import Analysis
-from harness.sensitivity.mixed import can_mix, mixed
 
 PER_CHANNEL = Recipe(activation="uint8", weight="int8", granularity="per_channel")
 RECIPES = {
