@@ -120,8 +120,10 @@ def _plan(run: RunDirectory, job: DiagnoseJob) -> Plan:
         for name, value in (("model", job.model), ("calib", job.calib), ("eval", job.eval))
         if value is not None
     }
-    # Model-ready samples, whatever was timed.
-    return plan.model_copy(update={**moved, "scope": "inference", "postprocess": "none"})
+    # Model-ready samples, whatever was timed; what else was tried may be gone by now.
+    return plan.model_copy(
+        update={**moved, "scope": "inference", "postprocess": "none", "recipes": (), "candidates": ()}
+    )
 
 
 def _check_same(run: RunDirectory, prepared: Prepared, job: DiagnoseJob) -> None:

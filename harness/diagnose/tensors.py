@@ -123,10 +123,12 @@ def _pass_on(model: ModelProto, artifact: ModelProto, found: dict[str, Reading])
     would have (QOperator keeps the input's name)."""
     kept = {node.name for node in artifact.graph.node}
     for node in model.graph.node:
-        gone = node.op_type in _REMOVABLE and node.name not in kept and node.output[0] not in found
-        if gone and node.input[0] in found and found[node.input[0]].grid is not None:
-            taken = found.pop(node.input[0])
-            found[node.output[0]] = Reading(node.output[0], taken.source, taken.grid)
+        taken = found.get(node.input[0]) if node.input and node.op_type in _REMOVABLE else None
+        if taken is None or taken.grid is None or node.name in kept:
+            continue
+        after = found.setdefault(node.output[0], Reading(node.output[0], taken.source, taken.grid))
+        if after.source == taken.source:
+            del found[node.input[0]]
 
 
 def _put(found: dict[str, Reading], known: set[str], name: str, source: str, grids: Mapping[str, Grid]) -> None:

@@ -14,6 +14,7 @@ from harness.audit.placing import Asked, board_findings
 from harness.audit.samples import near_duplicates, sample_findings
 from harness.audit.structure import structure_of
 from harness.audit.weights import weight_findings, weights_of
+from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.inventory import Inventory
 from harness.data.dataset import Dataset
@@ -110,6 +111,33 @@ class TestStructure:
         assert one(findings, "free_batch").where == ("x:0",)
         known = one(graph_findings(model, found, set_dims={"length": 8}, prepared=True), "dynamic_shape")
         assert known.severity == "info"
+
+    def test_what_a_loop_leaves_open_is_not_counted_and_no_failure(self) -> None:
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Relu", ["v"], ["v_out"])],
+            "body",
+            [
+                helper.make_tensor_value_info("i", TensorProto.INT64, []),
+                helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+                helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
+            ],
+            [
+                helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+                helper.make_tensor_value_info("v_out", TensorProto.FLOAT, None),
+            ],
+        )
+        nodes = [
+            helper.make_node("Loop", ["times", "", "x"], ["l"], "loop", body=body),
+            helper.make_node("MatMul", ["l", "w"], ["y"], "after"),
+        ]
+        constants = {"w": normal(1, 4, 3), "times": np.array(2, np.int64)}
+        model = model_of(nodes, constants, [2, 4], [2, 3])  # type: ignore[arg-type]
+        found = structure_of(model, model)
+        assert found.nested_nodes == 2
+        assert found.parameters == 12
+        asked = Asked(model, found, Inventory(frozenset({"MatMul"}), frozenset({"float32"})), 100)
+        pi = load_registry().get("rpi5-emulated")
+        assert {f.code for f in board_findings(pi, asked)} <= {"runs_in_float"}
 
     def test_operators_of_a_domain_no_runtime_knows(self) -> None:
         nodes = [helper.make_node("Magic", ["x"], ["y"], "trick", domain="org.example")]

@@ -80,6 +80,21 @@ class TestReadings:
         assert losses["r1"].grid is not None
         assert losses["m"].grid is not None
 
+    def test_a_removed_activation_before_what_stays_in_float(self, tmp_path: Path) -> None:
+        """QOperator: the integers called after the convolution are what comes out of the Relu, in either way out."""
+        nodes = [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+            helper.make_node("Relu", ["c"], ["r"], "relu"),
+            helper.make_node("Selu", ["r"], ["y"], "selu"),
+        ]
+        model = model_of(nodes, {"w": normal(1, 4, 3, 1, 1)}, [1, 3, 8, 8], {"y": [1, 4, 8, 8]})
+        model, artifact = made(model, Recipe(activation="uint8", format="QOperator"), tmp_path)
+        assert any(node.op_type == "QLinearConv" for node in artifact.graph.node)
+        readings = readings_of(model, artifact)
+        assert list(readings) == ["x", "r", "y"]
+        losses = compare(model, artifact, readings, [{"x": s[None]} for s in normal(8, 4, 3, 8, 8)], tmp_path)
+        assert min(loss.snr_db for loss in losses.values()) > 25.0
+
     def test_losses_are_what_numpy_says(self, tmp_path: Path) -> None:
         model, artifact = made(net(), Recipe(activation="uint8"), tmp_path)
         x = normal(8, 5, 3, 8, 8)
