@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from device_agents.contract import Tensors
 from harness.data.callables import is_callable_spec, load_callable
 from harness.data.metric import MetricFailed
-from harness.data.score import MetricFacts, Score
+from harness.data.score import Kind, MetricFacts, Score
 from harness.data.stored import Array
 from harness.errors import ConfigError, DataError
 
@@ -34,7 +35,9 @@ def custom_metric(spec: str) -> CustomMetric:
 
     The function is called with (outputs: dict of arrays [samples, ...] by output name, labels or None) and returns a
     finite number, or (number, extras) with extras a JSON-serialisable dict. An integer attribute ``jackknife`` sets the
-    number of leave-out groups; 0 switches the interval off, for functions that take long. Raises :class:`DataError`.
+    number of leave-out groups; 0 switches the interval off, for functions that take long. With the attribute
+    ``proportion = True`` it returns truth values [samples] instead, right or wrong, and the score is their share.
+    Raises :class:`DataError`.
     """
     name, _, suffix = spec.rpartition(":")
     if suffix not in {"max", "min"} or not is_callable_spec(name):
@@ -59,7 +62,10 @@ def custom_metric(spec: str) -> CustomMetric:
     groups = getattr(function, "jackknife", JACKKNIFE_GROUPS)
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0 or groups == 1:
         raise DataError(f"metric {spec!r}: jackknife is {groups!r}", hint="0, or a number of groups from 2 up.")
-    return CustomMetric(name, function, higher, groups)
+    proportion = getattr(function, "proportion", False)
+    if not isinstance(proportion, bool):
+        raise DataError(f"metric {spec!r}: proportion is {proportion!r}", hint="True or False.")
+    return CustomMetric(name, function, higher, groups, proportion)
 
 
 @dataclass(frozen=True)
@@ -70,22 +76,33 @@ class CustomMetric:
     function: Callable[[dict[str, Array], Array | None], object]
     higher_is_better: bool
     groups: int = JACKKNIFE_GROUPS
-    unit: str = ""
+    proportion: bool = False
+    """The function says of each sample whether it is right, and the score is the share of those that are."""
+
+    @property
+    def unit(self) -> str:
+        return "fraction" if self.proportion else ""
 
     @property
     def facts(self) -> MetricFacts:
-        return MetricFacts(self.name, self.unit, self.higher_is_better, "blackbox", versus_float=False)
+        kind: Kind = "proportion" if self.proportion else "blackbox"
+        return MetricFacts(self.name, self.unit, self.higher_is_better, kind, versus_float=False)
 
     def score(self, outputs: Tensors, labels: Array | None, float_outputs: Tensors) -> Score:
-        """The function's score; pseudo-values float64 [groups] of the delete-a-group jackknife where it can be had.
+        """The function's score, with what its interval needs.
 
-        Sample i is in group i mod groups for every model, so that candidate and float can be paired. There are no
-        pseudo-values below two samples a group, or where the function fails on a part of the samples (say, because a
-        class is missing there). For the F1 difference of two classifiers the nominal 95 % interval covers 94.6 % with
-        a hundred changed answers, 94.0 % with twenty-four and 92.7 % with ten (simulated; it misses the skew).
+        Of a proportion, zeros and ones: float64 [samples]. Otherwise pseudo-values float64 [groups] of the
+        delete-a-group jackknife where it can be had. Sample i is in group i mod groups for every model, so that
+        candidate and float can be paired. There are no pseudo-values below two samples a group, or where the function
+        fails on a part of the samples (say, because a class is missing there). For the F1 difference of two classifiers
+        the nominal 95 % interval covers 94.6 % with a hundred changed answers, 94.0 % with twenty-four and 92.7 % with
+        ten (simulated; it misses the skew).
         """
         arrays = {name: _read_only(array) for name, array in outputs.items()}
         samples = len(next(iter(arrays.values())))
+        if self.proportion:
+            hits, extras = self._hits(arrays, labels, samples)
+            return Score(float(hits.mean()), samples, hits, extras)
         value, extras = self._call(arrays, labels)
         return Score(value, samples, self._pseudo_values(value, arrays, labels, samples), extras)
 
@@ -108,13 +125,29 @@ class CustomMetric:
         return groups * value - (groups - 1) * parts
 
     def _call(self, arrays: dict[str, Array], labels: Array | None) -> tuple[float, Mapping[str, Any]]:
+        score, extras = self._result(arrays, labels)
+        return self._number(score), self._extras(extras)
+
+    def _hits(
+        self, arrays: dict[str, Array], labels: Array | None, samples: int
+    ) -> tuple[npt.NDArray[np.float64], Mapping[str, Any]]:
+        """float64 [samples] of zeros and ones."""
+        said, extras = self._result(arrays, labels)
+        hits = np.asarray(said)
+        if hits.shape != (samples,) or hits.dtype.kind not in "iufb" or not np.isin(hits, (0, 1)).all():
+            raise MetricFailed(
+                f"metric {self.name!r} is a proportion, and returned {_short(said)}",
+                hint=f"Return {samples} truth values, one for each sample, or leave out the attribute 'proportion'.",
+            )
+        return hits.astype(np.float64), self._extras(extras)
+
+    def _result(self, arrays: dict[str, Array], labels: Array | None) -> tuple[object, object]:
         try:
             result = self.function(dict(arrays), labels)
         except Exception as error:
             _log.debug("metric %s failed", self.name, exc_info=True)
             raise MetricFailed(f"metric {self.name!r} raised {type(error).__name__}: {error}") from error
-        score, extras = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
-        return self._number(score), self._extras(extras)
+        return result if isinstance(result, tuple) and len(result) == 2 else (result, {})
 
     def _number(self, score: object) -> float:
         array = np.asarray(score)

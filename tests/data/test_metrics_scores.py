@@ -20,7 +20,7 @@ from harness.data.metric import Metric, MetricFailed
 from harness.data.metrics import resolve_metrics
 from harness.data.score import Score
 from harness.errors import DataError, ExitCode
-from harness.measure.paired import AccuracyBound, compare
+from harness.measure.paired import AccuracyBound, compare, default_bound
 from harness.tensors import TensorSpec
 
 LOGITS = TensorSpec("logits", "float32", (1, 10))
@@ -290,6 +290,19 @@ plain.jackknife = 0
 def odd(outputs, labels):
     return 1
 odd.jackknife = 1
+def hits(outputs, labels):
+    return outputs["logits"].argmax(1) == labels
+hits.higher_is_better = True
+hits.proportion = True
+def share(outputs, labels):
+    return (outputs["logits"].argmax(1) == labels).mean()
+share.proportion = True
+def scores(outputs, labels):
+    return outputs["logits"].max(1)
+scores.proportion = True
+def undecided(outputs, labels):
+    return 1
+undecided.proportion = "yes"
 def wants_all(outputs, labels):
     if len(labels) < 200:
         raise ValueError("a class is missing")
@@ -387,6 +400,32 @@ def test_without_enough_samples_or_where_a_part_fails_there_is_no_interval(modul
     assert resolve(f"{module}:accuracy:max").score(outputs, labels, {}).per_sample is not None
 
 
+def test_a_function_of_right_and_wrong_is_a_proportion_like_top1(module: str) -> None:
+    outputs, labels = random_outputs(500, 5, 0.8)
+    worse, _ = random_outputs(500, 5, 0.75)
+    metric, reference = resolve(f"{module}:hits"), resolve("top1", data(labels, 500))
+    bound = AccuracyBound.parse("-2pp")
+    bound.check(metric.facts)
+    assert metric.facts.unit == "fraction"
+    found, expected = (
+        compare(each.facts, each.score(worse, labels, {}), each.score(outputs, labels, {}), bound)
+        for each in (metric, reference)
+    )
+    assert (found.value, found.difference, found.ci95, found.outcome) == (
+        expected.value, expected.difference, expected.ci95, expected.outcome,
+    )  # fmt: skip
+    assert found.extras["method"] == "tango"
+    assert default_bound(metric.facts) == AccuracyBound.parse("-1pp")
+
+
+@pytest.mark.parametrize("name", ["share", "scores"])
+def test_a_proportion_must_say_right_or_wrong_of_every_sample(module: str, name: str) -> None:
+    outputs, labels = random_outputs(200, 6, 0.8)
+    with pytest.raises(MetricFailed, match="is a proportion, and returned") as raised:
+        resolve(f"{module}:{name}:max").score(outputs, labels, {})
+    assert "200 truth values" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -417,6 +456,7 @@ def test_functions_that_misbehave_fail_the_candidate(module: str, name: str, mes
         ("user_scores:acuracy:max", "has no 'acuracy'"),
         ("user_scores:CONSTANT:max", "not a function"),
         ("user_scores:odd:max", "jackknife is 1"),
+        ("user_scores:undecided:max", "proportion is 'yes'"),
     ],
 )
 def test_functions_that_cannot_be_metrics_are_refused(module: str, spec: str, message: str) -> None:
