@@ -14,6 +14,10 @@ from harness.quantize.graph import initializers_of
 from harness.suggest import near_hint
 from harness.tensors import TensorSpec
 
+_PLACEHOLDERS = frozenset({"", "?", "-1", "None"})
+"""What exporters write for "unknown": no names, as axes that share one need not have one size (Paddle's height and
+width are both ``?``)."""
+
 
 @dataclass(frozen=True)
 class FreeDim:
@@ -41,7 +45,8 @@ def free_dims(model: ModelProto) -> tuple[FreeDim, ...]:
     for value in model_inputs(model):
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if not dim.HasField("dim_value") or dim.dim_value < 0:
-                found.append(FreeDim(dim.dim_param or f"{value.name}:{axis}", value.name, axis))
+                named = dim.dim_param not in _PLACEHOLDERS
+                found.append(FreeDim(dim.dim_param if named else f"{value.name}:{axis}", value.name, axis))
     return tuple(found)
 
 

@@ -213,6 +213,20 @@ def test_dims_by_place_and_nameless(tmp_path: Path) -> None:
     assert prepared.inputs[0].shape == (2, 6)
 
 
+@pytest.mark.parametrize("placeholder", ["?", "-1", "None"])
+def test_placeholders_are_no_names(tmp_path: Path, placeholder: str) -> None:
+    """Paddle's exporter calls height and width of an image ``?`` both; they need not be equal."""
+    conv = helper.make_node("Conv", ["image", "kernel"], ["out"])
+    shape = [1, 3, placeholder, placeholder]
+    model = model_of([conv], {"kernel": weights(0, 4, 3, 3, 3)}, {"image": shape}, {"out": [1, 4, "h", "w"]})
+    path = write(model, tmp_path / "m.onnx")
+    assert "--set-dim image:2=N --set-dim image:3=N" in refused(path, tmp_path)
+    prepared = prepare_model(path, tmp_path / "p.onnx", {"image:2": 8, "image:3": 20})
+    assert prepared.inputs[0].shape == (1, 3, 8, 20)
+    (found,) = outputs(prepared.path, image=np.zeros((1, 3, 8, 20), np.float32))
+    assert found.shape == (1, 4, 6, 18)
+
+
 def test_wrong_dims(tmp_path: Path) -> None:
     path = write(_dynamic(), tmp_path / "m.onnx")
     assert "did you mean 'sequence'" in refused(path, tmp_path, sequense=4)
