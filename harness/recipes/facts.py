@@ -9,6 +9,22 @@ WEIGHTED_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that hold most of the arithmetic and all of the weights in practice."""
 _DYNAMIC_OPERATORS = ("Attention", "EmbedLayerNormalization", "Gather", "Gemm", "LSTM", "MatMul")
 """Where ONNX Runtime's dynamic quantization has kernels beside ConvInteger, which is slow (6–17 × float32)."""
+_DELICATE_OPERATORS = (
+    "Erf",
+    "Exp",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LayerNormalization",
+    "Pow",
+    "Sigmoid",
+    "SkipLayerNormalization",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+)
+"""Of attention, normalization at run time, gates and smooth activations: their results are small differences of large
+values, or spread over orders of magnitude, which eight bits with one scale do not hold."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,11 @@ class ModelFacts:
     def weighted(self) -> tuple[str, ...]:
         """Operator types present that carry weights."""
         return tuple(name for name in WEIGHTED_OPERATORS if self.op_types.get(name))
+
+    @property
+    def delicate(self) -> bool:
+        """Whether operators without weights are likely to be what 8 bits break. One may be a classifier's last."""
+        return sum(self.op_types.get(name, 0) for name in _DELICATE_OPERATORS) > 1
 
     @property
     def suits_dynamic(self) -> bool:

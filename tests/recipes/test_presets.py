@@ -63,6 +63,31 @@ def test_quick_adapts_to_the_model() -> None:
     assert any(r.scheme == "weight_only" and r.weight == "int4" for r in attention)
 
 
+@pytest.mark.parametrize(
+    "op_types",
+    [
+        {"Conv": 38, "MatMul": 13, "Gemm": 1, "Softmax": 3, "Sigmoid": 7, "Mul": 100},
+        {"MatMul": 48, "LayerNormalization": 13, "Softmax": 6, "Erf": 6},
+    ],
+)
+def test_quick_leaves_attention_and_gates_in_float_early(op_types: dict[str, int]) -> None:
+    """What was measured to keep text recognition and a text classifier: weighted operators only, tails cut off."""
+    recipes = quick_recipes(ModelFacts(op_types=op_types, opset=17))
+    weighted = tuple(sorted({"Conv", "Gemm", "MatMul"} & set(op_types)))
+    only = [recipe for recipe in recipes[:9] if recipe.op_types == weighted]
+    assert {(r.activation, r.calibration.method) for r in only} == {
+        ("uint8", "percentile"), ("uint8", "minmax"), ("uint8", "mse"), ("int8", "percentile"),
+    }  # fmt: skip
+    assert {r.granularity for r in only} == {"per_channel"}
+    assert len(recipes) <= 17
+
+
+@pytest.mark.parametrize("last", ["Softmax", "Sigmoid"])
+def test_quick_takes_the_last_operator_of_a_classifier_for_no_attention(last: str) -> None:
+    plain = ModelFacts(op_types={"Clip": 9, "Conv": 9, "Gemm": 1, last: 1}, opset=17)
+    assert len([r for r in quick_recipes(plain) if r.op_types]) == 1
+
+
 def test_xint8_like_is_shift_only() -> None:
     recipes = preset("xint8-like", CONV).enumerated
     assert recipes is not None
