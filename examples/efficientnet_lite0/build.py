@@ -36,7 +36,7 @@ from fashion_mnist_data import (
     stratified_rows,
     write_npz,
 )
-from head import attach_head, fit_head
+from linear_head import attach_head, fit_head
 from toolchain import CPU_WHEELS, ToolchainProblem, default_folder, ensure_environment, export_backbone
 
 from harness.data.preprocess import Preprocess

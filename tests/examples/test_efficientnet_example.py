@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import build
-import head
+import linear_head
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -65,10 +65,10 @@ def test_fitted_head_is_the_minimum_of_the_penalised_loss() -> None:
     # Centred and of unit variance, so that the penalty is on the coefficients returned.
     centred = raw - raw.mean(0)
     features = (centred / centred.std()).astype(np.float32)
-    fitted = head.fit_head(features, labels, penalty=0.01)
+    fitted = linear_head.fit_head(features, labels, penalty=0.01)
     best = _loss(fitted, features, labels, 0.01)
     for _ in range(50):
-        step = head.Head(
+        step = linear_head.Head(
             (fitted.weight + generator.normal(scale=0.05, size=(3, 4))).astype(np.float32),
             (fitted.bias + generator.normal(scale=0.05, size=3)).astype(np.float32),
         )
@@ -80,24 +80,26 @@ def test_head_does_not_depend_on_the_scale_of_the_features() -> None:
     labels = generator.integers(0, 4, 300)
     features = (generator.normal(size=(300, 6)) + 2 * np.eye(4, 6)[labels]).astype(np.float32)
     scaled = (features * 1000 + 500).astype(np.float32)
-    plain, other = head.fit_head(features, labels), head.fit_head(scaled, labels)
+    plain, other = linear_head.fit_head(features, labels), linear_head.fit_head(scaled, labels)
     assert scaled @ other.weight.T + other.bias == pytest.approx(features @ plain.weight.T + plain.bias, abs=0.02)
 
 
 def test_constant_feature_is_harmless() -> None:
     labels = np.array([0, 1] * 20)
     features = np.stack([labels * 2.0 - 1, np.full(40, 7.0)], axis=1).astype(np.float32)
-    fitted = head.fit_head(features, labels)
+    fitted = linear_head.fit_head(features, labels)
     assert np.isfinite(fitted.weight).all()
     assert np.array_equal((features @ fitted.weight.T + fitted.bias).argmax(1), labels)
 
 
 def test_attached_head_computes_the_logits() -> None:
     generator = np.random.default_rng(2)
-    fitted = head.Head(generator.normal(size=(10, 6)).astype(np.float32), generator.normal(size=10).astype(np.float32))
+    fitted = linear_head.Head(
+        generator.normal(size=(10, 6)).astype(np.float32), generator.normal(size=10).astype(np.float32)
+    )
     backbone = _backbone("features")
     before = backbone.SerializeToString()
-    model = head.attach_head(backbone, fitted)
+    model = linear_head.attach_head(backbone, fitted)
     assert backbone.SerializeToString() == before
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     image = generator.normal(size=(5, 6)).astype(np.float32)
@@ -108,7 +110,9 @@ def test_attached_head_computes_the_logits() -> None:
 
 def test_head_needs_a_backbone() -> None:
     with pytest.raises(ValueError, match=r"\['other'\]"):
-        head.attach_head(_backbone("other"), head.Head(np.zeros((2, 6), np.float32), np.zeros(2, np.float32)))
+        linear_head.attach_head(
+            _backbone("other"), linear_head.Head(np.zeros((2, 6), np.float32), np.zeros(2, np.float32))
+        )
 
 
 def test_arguments() -> None:
@@ -198,7 +202,7 @@ def test_failed_installation_is_told_and_tried_again(monkeypatch: pytest.MonkeyP
     assert len(installations.commands) == 2
 
 
-def _loss(fitted: head.Head, features: npt.NDArray[np.float32], labels: Any, penalty: float) -> float:
+def _loss(fitted: linear_head.Head, features: npt.NDArray[np.float32], labels: Any, penalty: float) -> float:
     scores = features.astype(np.float64) @ fitted.weight.T.astype(np.float64) + fitted.bias
     likelihood = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     return float(-np.log(likelihood[range(len(labels)), labels]).mean() + penalty / 2 * (fitted.weight**2).sum())
