@@ -77,7 +77,7 @@ def worst_layers(facts: AccuracyFacts) -> list[LayerLoss]:
 def accuracy_findings(facts: AccuracyFacts) -> list[Finding]:
     """Nothing where accuracy was kept."""
     if not facts.suffers:
-        return []
+        return _undecided(facts)
     layers = worst_layers(facts)
     first = next((found for found in layer_losses(facts) if found.loss.snr_db < POOR_DB), None)
     findings = [_overall(facts, layers, first)]
@@ -86,6 +86,23 @@ def accuracy_findings(facts: AccuracyFacts) -> list[Finding]:
     if saturated:
         findings.append(_saturated(facts, saturated))
     return findings
+
+
+def _undecided(facts: AccuracyFacts) -> list[Finding]:
+    metric = facts.metric
+    if metric is None or metric.drop is None or metric.drop <= DROP or metric.float_value is None:
+        return []
+    return [
+        Finding(
+            code="overall_drop",
+            severity="info",
+            what=f"{metric.name} is {format_metric(metric.value, metric.unit)} where float has "
+            f"{format_metric(metric.float_value, metric.unit)}, which may be chance on these samples",
+            where=(metric.name,),
+            evidence={"metric": metric.name, "float": metric.float_value, "quantized": metric.value},
+            advice="give more evaluation samples to decide it (--eval)",
+        )
+    ]
 
 
 def cause_and_remedy(facts: AccuracyFacts, found: LayerLoss) -> tuple[str, Changes]:
@@ -167,7 +184,7 @@ def _overall(facts: AccuracyFacts, layers: list[LayerLoss], first: LayerLoss | N
         what=what,
         where=tuple(found.layer.node for found in layers) or ((output.name,) if output else ()),
         evidence=evidence,
-        advice=advice + "try the change, or let `boardtune search` try the preset 'full'",
+        advice=advice + "try the change, or rank the layers by what they cost with `boardtune sensitivity`",
         changes=changes,
     )
 

@@ -80,6 +80,10 @@ class Slices:
     peak: Floats
     """Largest magnitude of the float values."""
 
+    def with_more(self, signal: Floats, noise: Floats, peak: Floats) -> Slices:
+        """With another sample's values."""
+        return Slices(self.signal + signal, self.noise + noise, np.maximum(self.peak, peak))
+
     @property
     def lost(self) -> npt.NDArray[np.intp]:
         """Places whose values are small beside the others' and drown, where the whole is fine."""
@@ -164,7 +168,7 @@ class _Gathering:
         self._rows: list[tuple[float, float, float, float]] = []
         self._lowest, self._highest = math.inf, -math.inf
         self._non_finite = self._values = 0
-        self._slices: dict[int, list[Floats]] = {}
+        self._slices: dict[int, Slices] = {}
         self._seen = False
 
     def add(self, before: Array, after: Array) -> None:
@@ -208,7 +212,7 @@ class _Gathering:
             highest=self._highest,
             values=self._values,
             non_finite=self._non_finite,
-            slices={axis: Slices(*parts) for axis, parts in self._slices.items()},
+            slices=dict(self._slices),
         )
 
     def _clipped(self, values: Floats) -> tuple[float, float]:
@@ -221,8 +225,7 @@ class _Gathering:
 
     def _add_slices(self, axis: int, values: Floats, signal: Floats, noise: Floats) -> None:
         others = tuple(i for i in range(values.ndim) if i != axis)
-        parts = [signal.sum(axis=others), noise.sum(axis=others), np.abs(values).max(axis=others)]
+        parts = (signal.sum(axis=others), noise.sum(axis=others), np.abs(values).max(axis=others))
         known = self._slices.get(axis)
-        if known is not None and len(known[0]) == len(parts[0]):
-            parts = [known[0] + parts[0], known[1] + parts[1], np.maximum(known[2], parts[2])]
-        self._slices[axis] = parts
+        fits = known is not None and len(known.peak) == len(parts[0])
+        self._slices[axis] = known.with_more(*parts) if known is not None and fits else Slices(*parts)

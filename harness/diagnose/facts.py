@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,8 @@ class MetricFacts:
     value: float
     outcome: str = "none"
     """Against the plan's limit: ``met``, ``broken``, ``undecided``, ``none``."""
+    certain: bool = True
+    """Whether the 95 % interval of the paired difference leaves out no difference."""
 
     @property
     def drop(self) -> float | None:
@@ -49,30 +52,40 @@ class MetricFacts:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One floating-point output of both models, [samples, values of one sample] as float64."""
+    """One floating-point output of both models, [samples, values of one sample], in its own type."""
 
     name: str
     maker: str
     """Node of the float model that makes it."""
-    expected: Floats
-    got: Floats
+    expected: npt.NDArray[np.floating[Any]]
+    got: npt.NDArray[np.floating[Any]]
     """NaN and infinities as they are."""
     shape: tuple[int, ...]
     """Of one sample."""
 
-    @cached_property
-    def _finite_got(self) -> Floats:
-        return np.where(np.isfinite(self.got), self.got, 0.0)
+    def differences(self) -> Iterator[tuple[Floats, Floats]]:
+        """Sample by sample: float's values, and what the quantized model's differ by; what is not finite counts as
+        lost wholly. One sample at a time: outputs may be images."""
+        for expected, got in zip(self.expected, self.got, strict=True):
+            values = expected.astype(np.float64)
+            others = got.astype(np.float64)
+            yield values, np.where(np.isfinite(others), others, 0.0) - values
 
     @cached_property
+    def _powers(self) -> Floats:
+        """float64 [samples, 2]: signal, noise."""
+        rows = [(float(np.square(v).sum()), float(np.square(d).sum())) for v, d in self.differences()]
+        return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+    @property
     def signal(self) -> Floats:
         """float64 [samples]."""
-        return np.asarray(np.square(self.expected).sum(axis=1), np.float64)
+        return self._powers[:, 0]
 
-    @cached_property
+    @property
     def noise(self) -> Floats:
-        """float64 [samples]; what is not finite counts as lost wholly."""
-        return np.asarray(np.square(self.expected - self._finite_got).sum(axis=1), np.float64)
+        """float64 [samples]."""
+        return self._powers[:, 1]
 
     @property
     def snr_db(self) -> float:
@@ -127,8 +140,8 @@ class AccuracyFacts:
         if any(output.non_finite for output in self.outputs):
             return True
         drop = self.metric.drop if self.metric else None
-        if drop is not None:
-            return drop > DROP
+        if drop is not None and self.metric is not None:
+            return drop > DROP and self.metric.certain
         return self.worst_output is not None and self.worst_output.snr_db < POOR_DB
 
     @cached_property

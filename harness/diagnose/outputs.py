@@ -79,16 +79,15 @@ def _small_signals(facts: AccuracyFacts, output: Output) -> Finding | None:
 
 def slices_of(output: Output) -> dict[int, Slices]:
     """By axis of a sample (from 1), those that are not too long."""
-    shape = (len(output.expected), *output.shape)
-    expected = output.expected.reshape(shape)
-    noise = np.square(output.expected - np.where(np.isfinite(output.got), output.got, 0.0)).reshape(shape)
-    made = {}
-    for axis in range(1, len(shape)):
-        if 1 < shape[axis] <= SLICES:
-            others = tuple(i for i in range(len(shape)) if i != axis)
-            made[axis] = Slices(
-                np.square(expected).sum(axis=others), noise.sum(axis=others), np.abs(expected).max(axis=others)
-            )
+    made: dict[int, Slices] = {}
+    axes = [axis for axis, size in enumerate(output.shape) if 1 < size <= SLICES]
+    for expected, difference in output.differences():
+        values, noise = expected.reshape(output.shape), np.square(difference).reshape(output.shape)
+        for axis in axes:
+            others = tuple(i for i in range(len(output.shape)) if i != axis)
+            parts = (np.square(values).sum(axis=others), noise.sum(axis=others), np.abs(values).max(axis=others))
+            known = made.get(axis + 1)
+            made[axis + 1] = Slices(*parts) if known is None else known.with_more(*parts)
     return made
 
 

@@ -35,6 +35,7 @@ from harness.diagnose.tensors import layers_of, readings_of
 from harness.diagnose.timing import time_findings
 from harness.errors import ConfigError, ModelError
 from harness.ledger.state import TrialState
+from harness.measure.paired import compare as compare_scores
 from harness.quantize.acceptance import first_line
 from harness.quantize.calibration_data import CalibrationSet, nested_order
 from harness.quantize.graph import DEFAULT_DOMAINS
@@ -186,7 +187,7 @@ def _outputs(expected: Mapping[str, Array], got: Mapping[str, Array], makers: Ma
         if not usable or not np.isfinite(reference).all():
             continue
         count = len(reference)
-        flat = [np.asarray(a, np.float64).reshape(count, -1) for a in (reference, ours)]
+        flat: list[npt.NDArray[Any]] = [a.reshape(count, -1) for a in (reference, ours)]
         made.append(Output(name, makers.get(name, ""), flat[0], flat[1], tuple(reference.shape[1:])))
     return tuple(made)
 
@@ -201,6 +202,8 @@ def _metric(case: Case, part: EvaluationPart, got: Mapping[str, Array], notices:
         return None
     results = [board.result for board in case.original.boards.values() if board.result is not None]
     outcomes = [r.metrics[metric.name].outcome for r in results if metric.name in r.metrics]
+    paired = compare_scores(metric.facts, score, reference, None)
+    certain = metric.facts.versus_float or paired.ci95 is None or not paired.ci95[0] <= 0.0 <= paired.ci95[1]
     return MetricFacts(
         metric.name,
         metric.unit,
@@ -209,6 +212,7 @@ def _metric(case: Case, part: EvaluationPart, got: Mapping[str, Array], notices:
         None if metric.facts.versus_float else reference.value,
         score.value,
         outcomes[0] if outcomes else "none",
+        certain,
     )
 
 

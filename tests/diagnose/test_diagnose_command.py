@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from planted_run import Planted, model_of, normal
 
 from harness.cli.diagnose import command
 from harness.errors import BoardtuneError, ConfigError
+from harness.ledger import events
 from harness.ledger.run_directory import RunDirectory
 from harness.recipes.files import read_recipe
-from harness.recipes.recipe import Recipe
+from harness.recipes.recipe import Calibration, Recipe
 
 
 def run(*arguments: object) -> str:
@@ -127,3 +129,36 @@ def test_an_altered_artifact_is_refused(planted: Path) -> None:
 def test_a_run_in_use_takes_no_proposals(planted: Path) -> None:
     with RunDirectory.open_for_suggestions(planted), pytest.raises(ConfigError, match="in use"):
         run(planted, "--trial", 1, "--apply")
+
+
+def test_a_model_quantized_elsewhere(planted: Path, tmp_path: Path) -> None:
+    """It is a trial like any other; what it lacks is said, though no recipe can change it."""
+    folder = tmp_path / "run"
+    shutil.copytree(planted, folder)
+    recipe = Recipe(scheme="imported", source="5" * 64)
+    with RunDirectory.open_for_suggestions(folder) as opened:
+        number = max(opened.state.next_trial, *(s.number + 1 for s in opened.state.suggestions), 2)
+        first = opened.state.trials[1]
+        assert first.artifact is not None
+        opened.write_recipe(number, recipe.to_dict())
+        opened.record(events.proposed(number, recipe.to_dict(), recipe.label, {}, recipe.digest))
+        draft = opened.draft_path(number)
+        draft.write_bytes(opened.model_path(1).read_bytes())
+        opened.commit_model(number, draft)
+        opened.record(events.quantized(number, first.artifact), events.gated(number))
+    value = json.loads(run(folder, "--trial", number, "--apply", "--json"))
+    lost = next(f for f in value["findings"] if f["code"] == "small_signals_lost")
+    assert lost["changes"] == []
+    assert value["proposed"] == []
+
+
+def test_a_trial_that_another_made_before(planted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(planted, folder)
+    recipe = Recipe(activation="uint8", granularity="per_channel", calibration=Calibration("minmax", samples=64))
+    with RunDirectory.open_for_suggestions(folder) as opened:
+        number = max(opened.state.next_trial, *(s.number + 1 for s in opened.state.suggestions), 2)
+        opened.write_recipe(number, recipe.to_dict())
+        opened.record(events.proposed(number, recipe.to_dict(), recipe.label, {}, recipe.digest))
+        opened.record(events.duplicate(number, 1))
+    assert "small_signals_lost" in run(folder, "--trial", number)

@@ -15,6 +15,7 @@ from planted_run import model_of, normal
 from scipy import stats
 
 from harness.audit.finding import Change
+from harness.diagnose.accuracy import accuracy_findings
 from harness.diagnose.agreement import board_differences, kernel_findings
 from harness.diagnose.artifact import artifact_nodes
 from harness.diagnose.changes import apply, equalized, leave_in_float, per_channel, seven_bits, sixteen_bits
@@ -169,6 +170,30 @@ class TestSamples:
         assert {row for row, _ in worst_samples(output(expected, got))[:2]} == {7, 70}
         got[:40] = 0.0
         assert not collapsed(output(expected, got)).size, "forty of a hundred are no single cases"
+
+
+class TestSuffering:
+    def facts(self, metric: MetricFacts | None, snr: float = 40.0) -> AccuracyFacts:
+        expected = normal(1, 20, 6)
+        got = expected + 10 ** (-snr / 20) * normal(2, 20, 6)
+        return AccuracyFacts(Recipe(), metric, [output(expected, got)], (), {}, np.arange(20))
+
+    def test_the_metric_decides_where_there_is_one(self) -> None:
+        assert not self.facts(MetricFacts("top1", "fraction", True, False, 0.9, 0.89), snr=5.0).suffers
+        assert self.facts(MetricFacts("top1", "fraction", True, False, 0.9, 0.87)).suffers
+        # A share of float's value where it is no fraction, and down is up for errors.
+        assert self.facts(MetricFacts("mae", "", False, False, 4.0, 4.1)).suffers
+        assert not self.facts(MetricFacts("mae", "", False, False, 4.0, 3.0)).suffers
+
+    def test_else_the_worst_output(self) -> None:
+        assert self.facts(None, snr=15.0).suffers
+        assert not self.facts(None, snr=25.0).suffers
+
+    def test_what_may_be_chance_accuses_nobody(self) -> None:
+        facts = self.facts(MetricFacts("top1", "fraction", True, False, 0.9, 0.85, certain=False))
+        (found,) = accuracy_findings(facts)
+        assert (found.code, found.severity) == ("overall_drop", "info")
+        assert "chance" in found.what
 
 
 class TestAgreement:
