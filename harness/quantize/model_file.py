@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from harness.errors import ModelError
+from harness.quantize.graph import all_graphs, all_nodes
 from harness.quantize.outputs import data_of, temporary_of
 
 INLINE_LIMIT_BYTES = (2 << 30) - (64 << 20)
@@ -56,7 +57,23 @@ def parse_model(path: Path) -> onnx.ModelProto:
         raise ModelError("is not an ONNX model", where=path, hint=_hint_by_content(path, data)) from error
     if not model.HasField("graph") or model.ir_version < 1 or not model.graph.output:
         raise ModelError("is not an ONNX model", where=path, hint=_hint_by_content(path, data))
+    # protobuf gives bytes for what is no UTF-8.
+    if any(isinstance(text, bytes) for text in _names(model)):
+        raise ModelError("is damaged: a name in it is no text", where=path, hint="copy or export it again")
     return model
+
+
+def _names(model: onnx.ModelProto) -> Iterator[object]:
+    yield from (model.producer_name, model.producer_version)
+    for entry in model.metadata_props:
+        yield from (entry.key, entry.value)
+    yield from (opset.domain for opset in model.opset_import)
+    yield from (tensor.name for tensor in tensors(model))
+    for graph in all_graphs(model.graph):
+        yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info))
+    for node in all_nodes(model):
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def save_model(model: onnx.ModelProto, path: Path) -> None:

@@ -167,6 +167,14 @@ def test_bad_files(boardtune: Boardtune, content: bytes | str | None, told: str)
     assert told in err
 
 
+def test_a_name_that_is_no_text(boardtune: Boardtune) -> None:
+    path = qdq_model(Path("bad.onnx"))
+    path.write_bytes(path.read_bytes().replace(b"Softmax", b"Soft\xff\xfex"))
+    code, _, err = boardtune("show", path)
+    assert code == ExitCode.USAGE
+    assert "bad.onnx: is damaged: a name in it is no text" in err
+
+
 def test_external_data_counts_and_must_be_there(boardtune: Boardtune) -> None:
     model = onnx.load(qdq_model(Path("inside.onnx")))
     onnx.save(model, "apart.onnx", save_as_external_data=True, location="apart.bin", size_threshold=0)
