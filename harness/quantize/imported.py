@@ -12,6 +12,7 @@ import onnx
 from onnx.external_data_helper import uses_external_data
 
 from harness.errors import ModelError
+from harness.quantize import graph as graphs
 from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import file_sha256, identity_of
 from harness.quantize.model_file import load_model, parse_model, save_model, tensors
@@ -21,6 +22,7 @@ from harness.quantize.prepare import PreparedModel
 from harness.quantize.shapes import fix_dims, free_dims, model_inputs, tensor_specs
 from harness.recipes.recipe import Recipe
 from harness.tensors import TensorSpec
+from harness.units import format_bytes
 
 _ABSENT = "LiteRT and OpenVINO run on no board that boardtune drives yet"
 
@@ -81,7 +83,7 @@ def import_model(path: Path, float_model: PreparedModel, out: Path) -> ImportedM
         shutil.copyfile(path, out)
     if data_of(out).exists():
         raise ModelRefused("candidates over 2 GB cannot be taken", cause=Cause.UNSUPPORTED, where=path)
-    return ImportedModel(path, out, recipe, notices)
+    return ImportedModel(path, out, recipe, (*notices, *_float_weights(model, path)))
 
 
 class ImportedBackend:
@@ -158,6 +160,19 @@ def _fix_dims(model: onnx.ModelProto, float_model: PreparedModel, path: Path) ->
     fix_dims(model, sizes, path)
     listed = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     return (f"--add-candidate {path}: free dimensions are fixed as the float model's: {listed}",)
+
+
+def _float_weights(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
+    """Quantization-aware training is often exported with float weights behind QuantizeLinear, folded on loading."""
+    constants = graphs.initializers_of(model.graph)
+    quantized = {node.input[0] for node in model.graph.node if node.op_type == graphs.QUANTIZE} & constants.keys()
+    size = sum(len(constants[name].raw_data) + 4 * len(constants[name].float_data) for name in quantized)
+    if not size:
+        return ()
+    return (
+        f"--add-candidate {path}: {len(quantized)} of its tensors are stored in float and quantized on loading; as "
+        f"8-bit integers they would take {format_bytes(size * 3 // 4)} less",
+    )
 
 
 def _check_interface(model: onnx.ModelProto, float_model: PreparedModel, path: Path) -> None:

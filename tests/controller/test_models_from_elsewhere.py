@@ -330,6 +330,27 @@ class TestResume:
             assert recorded.state.trials[2].recipe["source"] == identity(other)
 
 
+def test_weights_that_are_quantized_on_loading_are_told() -> None:
+    made_up.tiny_plan(Path("data"))
+    model = onnx.load("data/model.onnx")
+    for source in ("x", "w"):
+        model.graph.node.insert(0, helper.make_node("DequantizeLinear", [f"{source}_q", "s", "z"], [f"{source}_d"]))
+        model.graph.node.insert(0, helper.make_node("QuantizeLinear", [source, "s", "z"], [f"{source}_q"]))
+    model.graph.node[-1].input[:] = ["x_d", "w_d"]
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(np.float32(0.02), "s"), numpy_helper.from_array(np.int8(0), "z")]
+    )
+    onnx.save(model, "trained.onnx")
+    (notice,) = (
+        text
+        for text in import_model(Path("trained.onnx"), PREPARED, Path("out.onnx")).notices
+        if "float" in text and "on loading" in text
+    )
+    # 24 weights of 4 bytes.
+    assert "1 of its tensors" in notice
+    assert "72 B less" in notice
+
+
 def test_one_dimension_cannot_have_two_sizes(theirs: Path) -> None:
     def square(model: ModelProto) -> None:
         model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "batch"
