@@ -95,7 +95,7 @@ class TestQuantize:
     def test_a_defect_of_the_preparation_is_no_mistake_of_the_model(self, tmp_path: Path) -> None:
         reply = {"internal": "KeyError: 'oops'", "trace": "Traceback: here"}
         with (
-            mock.patch("harness.quantize.prepare._child", return_value=reply),
+            mock.patch("harness.quantize.prepare.ask_child", return_value=reply),
             pytest.raises(RuntimeError, match=r"model.onnx: KeyError: 'oops'") as raised,
         ):
             prepare_model(tmp_path / "model.onnx", tmp_path / "out.onnx")
