@@ -108,7 +108,7 @@ def _undecided(facts: AccuracyFacts) -> list[Finding]:
 def cause_and_remedy(facts: AccuracyFacts, found: LayerLoss) -> tuple[str, Changes]:
     """Why a layer loses, in words, and what to do."""
     recipe, node = facts.recipe, found.layer.node
-    nodes = [] if found.layer.op_type == INPUT else [node]
+    nodes = [] if found.layer.op_type == INPUT or node in facts.inserted else [node]
     weight = facts.weights.get(node)
     if weight is not None and recipe.granularity == "per_tensor" and weight.lost.size and per_channel(recipe):
         return (

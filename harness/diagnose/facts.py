@@ -127,6 +127,8 @@ class AccuracyFacts:
     classes: Classes | None = None
     unfused: Mapping[str, Floats] = field(default_factory=dict)
     """Outputs of the quantized model run as its graph says, [rows, values]; by name."""
+    inserted: frozenset[str] = frozenset()
+    """Nodes that the recipe's reshaping put in: no recipe can name them."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """Node -> operator domain, where it is not ONNX's own."""
 

@@ -14,6 +14,7 @@ from onnx import ModelProto
 
 from harness.audit.finding import Finding, by_severity
 from harness.audit.weights import weights_of
+from harness.boards.folders import cache_folder
 from harness.boards.host_lock import host_lock
 from harness.boards.registry import load_registry
 from harness.controller.board_session import board_constraints
@@ -27,7 +28,7 @@ from harness.diagnose.accuracy import LayerLoss, accuracy_findings, layer_losses
 from harness.diagnose.agreement import board_differences, garbage_findings, kernel_findings
 from harness.diagnose.artifact import artifact_nodes
 from harness.diagnose.case import Case, DiagnoseJob, open_case
-from harness.diagnose.compare import Loss, compare, plain_outputs
+from harness.diagnose.compare import compare, plain_outputs
 from harness.diagnose.facts import AccuracyFacts, BoardFacts, Classes, MetricFacts, Output, TimeFacts
 from harness.diagnose.outputs import output_findings
 from harness.diagnose.samples import sample_findings, worst_samples
@@ -37,11 +38,14 @@ from harness.errors import ConfigError, ModelError
 from harness.ledger.state import TrialState
 from harness.measure.paired import compare as compare_scores
 from harness.quantize.acceptance import first_line
+from harness.quantize.cache import Cache
+from harness.quantize.calibrate import Subject
 from harness.quantize.calibration_data import CalibrationSet, nested_order
 from harness.quantize.graph import DEFAULT_DOMAINS
 from harness.quantize.model_file import load_model
 from harness.quantize.outputs import data_of
 from harness.quantize.passes.masks import IMPOSSIBLE
+from harness.quantize.static_recipe import ready_static
 from harness.recipes.recipe import Recipe
 from harness.scratch import scratch_folder
 
@@ -144,15 +148,9 @@ def _accuracy(case: Case, folder: Path) -> tuple[AccuracyFacts, list[str]]:
         notices.append(f"trial {case.original.number} was refused ({case.original.cause}): its model was made again")
     metric = _metric(case, part, got, notices)
     feeds, rows = _chosen(case, samples, outputs)
-    losses: dict[str, Loss] = {}
-    unfused: dict[str, npt.NDArray[np.float64]] = {}
+    reference = _reshaped(case, model)
     try:
-        if case.recipe.equalize or case.recipe.smooth_alpha is not None:
-            notices.append("equalize and smooth_alpha rescale what lies between layers: only outputs are compared")
-        else:
-            losses = compare(model, artifact, readings_of(model, artifact), feeds, folder)
-            # Masks: any number as large does, and formats have different ones.
-            losses = {n: loss for n, loss in losses.items() if max(-loss.lowest, loss.highest) < IMPOSSIBLE}
+        found = compare(reference, artifact, readings_of(reference, artifact), feeds, folder)
         unfused = plain_outputs(artifact, [output.name for output in outputs], feeds, folder)
     except Exception as error:
         raise ModelError(
@@ -162,16 +160,32 @@ def _accuracy(case: Case, folder: Path) -> tuple[AccuracyFacts, list[str]]:
         recipe=case.recipe,
         metric=metric,
         outputs=outputs,
-        layers=layers,
-        losses=losses,
+        layers=layers_of(reference),
+        # Masks are left out: any number as large does, and formats have different ones.
+        losses={name: loss for name, loss in found.items() if max(-loss.lowest, loss.highest) < IMPOSSIBLE},
         rows=rows,
         batch=case.plan.batch,
-        weights={weight.node: weight for weight in weights_of(model)},
+        weights={weight.node: weight for weight in weights_of(reference)},
+        inserted=frozenset(n.name for n in reference.graph.node) - {n.name for n in model.graph.node},
         classes=_classes(case, part, got),
         unfused=unfused,
         domains={n.name: n.domain for n in model.graph.node if n.domain not in DEFAULT_DOMAINS},
     )
     return facts, notices
+
+
+def _reshaped(case: Case, model: ModelProto) -> ModelProto:
+    """The float model as the recipe evens it out before quantizing: the same function with other values between
+    layers, which are what the artifact's are to be compared with."""
+    recipe = case.recipe
+    if not recipe.equalize and recipe.smooth_alpha is None:
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    subject = Subject.of(
+        copy, case.prepared.model.path, case.prepared.calibration, Cache(cache_folder() / "calibration")
+    )
+    return ready_static(subject, recipe, [], lambda: None, lambda phase: None).subject.model
 
 
 def _samples(case: Case, part: EvaluationPart) -> Dataset:

@@ -135,6 +135,32 @@ class TestOverallDrop:
         assert accused(found)["layer_loss"].where[0] == "depthwise"
 
 
+@pytest.mark.parametrize("changes", [{"equalize": True}, {"smooth_alpha": 0.5}])
+def test_rescaled_layers_are_compared_with_float_rescaled_alike(tmp_path: Path, changes: dict[str, object]) -> None:
+    """LayerNormalization -> MatMul -> Relu -> MatMul with channels of different size: rescaling changes every value
+    between, and what the model computes not at all."""
+    sizes = np.logspace(-0.7, 0, 12).astype(np.float32)
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g", "o"], ["n"], "norm"),
+        helper.make_node("MatMul", ["n", "w1"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("MatMul", ["r", "w2"], ["y"], "second"),
+    ]
+    constants = {
+        "g": np.linspace(0.1, 8.0, 16).astype(np.float32),
+        "o": np.zeros(16, np.float32),
+        "w1": normal(1, 16, 12) * sizes,
+        "w2": normal(2, 12, 5) / sizes[:, None],
+    }
+    model = model_of(nodes, constants, [1, 16], {"y": [1, 5]})
+    recipe = U8S8.with_changes(activation="uint16", **changes)
+    found = diagnosed(Planted(model, normal(3, 64, 16), normal(4, 60, 16), recipe).make(tmp_path / "one"))
+    assert accused(found) == {}
+    seen = {layer.layer.node: layer.loss.snr_db for layer in found.layers}
+    assert {"first", "second"} <= set(seen)
+    assert min(seen.values()) > 25.0
+
+
 class TestSmallObjects:
     def test_scores_beside_coordinates(self, tmp_path: Path) -> None:
         """The classic detector head: boxes up to hundreds and scores up to 1 in one tensor, one step for both."""
