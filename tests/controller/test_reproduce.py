@@ -37,6 +37,23 @@ def searched(**changes: Any) -> Path:
     return Path("run")
 
 
+@pytest.fixture(scope="module")
+def two_trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with such a search and its data, to be copied."""
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch, real_quantizer.world(folder, patch):
+        searched()
+    return folder
+
+
+@pytest.fixture
+def run(two_trials: Path) -> Path:
+    """The same, of the test's own."""
+    for name in ("data", "run"):
+        shutil.copytree(two_trials / name, name)
+    return Path("run")
+
+
 def artifact(run: Path, trial: int) -> bytes:
     return (run / f"{trial:04d}" / "model.onnx").read_bytes()
 
@@ -67,8 +84,7 @@ def test_trials_of_every_scheme() -> None:
 
 
 @pytest.mark.usefixtures("_one_worker")
-def test_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    run = searched()
+def test_from_the_command_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert boardtune(["reproduce", str(run), "--trial", "1"]) == ExitCode.OK
     assert "equal: the same bytes" in capsys.readouterr().out
     assert boardtune(["reproduce", str(run), "--trial", "1", "--json"]) == ExitCode.OK
@@ -79,8 +95,7 @@ def test_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 class TestInputsThatChanged:
     @pytest.mark.parametrize("changed", ["model", "calib"])
-    def test_named_with_digests(self, changed: str, capsys: pytest.CaptureFixture[str]) -> None:
-        run = searched()
+    def test_named_with_digests(self, run: Path, changed: str, capsys: pytest.CaptureFixture[str]) -> None:
         with RunDirectory.open(run) as recorded:
             header = recorded.state.header
         if changed == "model":
@@ -97,15 +112,13 @@ class TestInputsThatChanged:
         assert f"{'float model' if changed == 'model' else 'calibration data'}: was {was}, now " in out
         assert not Path("out").exists()
 
-    def test_preprocessing(self) -> None:
-        run = searched()
+    def test_preprocessing(self, run: Path) -> None:
         Path("pre.yaml").write_text("scale: 0.5\n")
         found = harness.reproduce_trial(run, 1, preprocess="pre.yaml")
         assert found.status == "other_inputs"
         assert [item.what for item in found.changed] == ["preprocessing", "calibration data"]
 
-    def test_moved_files_are_named(self, capsys: pytest.CaptureFixture[str]) -> None:
-        run = searched()
+    def test_moved_files_are_named(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         shutil.move("data", "elsewhere")
         assert boardtune(["reproduce", str(run), "--trial", "1"]) == ExitCode.USAGE
         assert "--model" in capsys.readouterr().err
@@ -125,8 +138,7 @@ class TestInputsThatChanged:
         assert harness.reproduce_trial(run, 1, calib="mine:data").same
 
 
-def test_other_versions_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    run = searched()
+def test_other_versions_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other: Callable[[str], str] = {"boardtune": "9.9", "onnx": "1.0", "onnxruntime": "2.0", "numpy": "3.0"}.__getitem__
     with (
         mock.patch("harness.controller.reproduce.importlib.metadata.version", other),
@@ -147,8 +159,7 @@ def _another_model(origin: Any, prepared: Any, dataset: Any, out: Path) -> None:
     onnx.save(model, out)
 
 
-def test_what_differs_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    run = searched()
+def test_what_differs_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with mock.patch("harness.controller.reproduce._quantize", _another_model):
         assert boardtune(["reproduce", str(run), "--trial", "1"]) == ExitCode.INTERNAL
     out = capsys.readouterr().out
@@ -157,21 +168,19 @@ def test_what_differs_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a defect" in out
 
 
-def test_the_same_content_in_other_bytes() -> None:
+def test_the_same_content_in_other_bytes(run: Path) -> None:
     def relabelled(origin: Any, prepared: Any, dataset: Any, out: Path) -> None:
         model = onnx.load(origin.kept)
         model.doc_string = "another label"
         onnx.save(model, out)
 
-    run = searched()
     with mock.patch("harness.controller.reproduce._quantize", relabelled):
         found = harness.reproduce_trial(run, 1)
     assert (found.status, found.same) == ("relabelled", False)
 
 
 class TestCandidatesFromElsewhere:
-    def test_the_file_is_checked(self) -> None:
-        run = searched()
+    def test_the_file_is_checked(self, run: Path) -> None:
         shutil.move(run, "first")
         shutil.copy("first/0001/model.onnx", "theirs.onnx")
         run = searched(candidates=["theirs.onnx"])
@@ -197,13 +206,12 @@ class TestExportedModels:
         assert boardtune(words[:4]) == ExitCode.USAGE
         assert "--calib" in capsys.readouterr().err
 
-    def test_bad_arguments(self, capsys: pytest.CaptureFixture[str]) -> None:
-        searched()
+    def test_bad_arguments(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for words, told in (
             (["data/model.onnx"], "no boardtune provenance"),
             (["data/model.onnx", "--trial", "1"], "--trial belongs to a run"),
-            (["run"], "which trial?"),
-            (["run", "--trial", "77"], "its trials go from 0 to 1"),
+            ([str(run)], "which trial?"),
+            ([str(run), "--trial", "77"], "its trials go from 0 to 1"),
             (["missing", "--trial", "0"], "missing"),
             (["data/calib.npz"], "not an ONNX model"),
         ):
