@@ -86,6 +86,11 @@ def _show_stage(name: str) -> None:
         click.echo(f"\r\x1b[K{name}", nl=False, err=True)
 
 
+def _progress(phase: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{phase}", nl=False, err=True)
+
+
 def _print(report: SensitivityReport, top: int) -> None:
     from rich.console import Console
 

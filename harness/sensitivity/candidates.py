@@ -16,6 +16,8 @@ from harness.sensitivity.result import Effect, Sensitivity
 WORTH_DB = 3.0
 """Gain over everything quantized that halves the noise."""
 LEAST_DB = 1.0
+RECOVERED = 0.9
+"""Share of the metric's loss."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,23 @@ def mixed_candidates(
 
 
 def best_of(candidates: tuple[MixedCandidate, ...], found: Sensitivity, kind: Kind) -> MixedCandidate | None:
-    """The fewest groups that halve the noise (:data:`WORTH_DB`); if none does, those that lower it most, or ``None``
-    where none is worth a trial (:data:`LEAST_DB`)."""
+    """The fewest groups that bring back :data:`RECOVERED` of what quantizing all loses on the first metric, where it
+    loses something; else the fewest that halve the noise (:data:`WORTH_DB`); else those that lower it most.
+
+    ``None`` where no mixture lowers it by :data:`LEAST_DB`, under which none is worth a trial.
+    """
     base = -MAX_SNR_DB if found.quantized.snr_db is None else found.quantized.snr_db
     usable = [(c, c.effect.snr_db - base) for c in candidates if c.kind == kind and c.effect.snr_db is not None]
-    for candidate, gain in usable:
-        if gain >= WORTH_DB:
-            return candidate
-    most = max(usable, key=lambda item: (item[1], -item[0].groups), default=None)
-    return most[0] if most is not None and most[1] >= LEAST_DB else None
+    usable = [(candidate, gain) for candidate, gain in usable if gain >= LEAST_DB]
+    enough = [candidate for candidate, _ in usable if _recovers(candidate, found)]
+    halving = [candidate for candidate, gain in usable if gain >= WORTH_DB]
+    most = sorted(usable, key=lambda item: (-item[1], item[0].groups))
+    return next(iter([*enough, *halving, *(candidate for candidate, _ in most)]), None)
+
+
+def _recovers(candidate: MixedCandidate, found: Sensitivity) -> bool:
+    metric = next(iter(found.higher_is_better), None)
+    if metric is None:
+        return False
+    lost, remains = (found.loss_of(effect, metric) for effect in (found.quantized, candidate.effect))
+    return lost is not None and remains is not None and lost > 0 and remains <= (1 - RECOVERED) * lost

@@ -18,14 +18,16 @@ from harness.errors import ConfigError
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
 from harness.quantize.calibration_data import CalibrationSet
-from harness.quantize.ort_backend import UnsupportedRecipeError
+from harness.quantize.contract import Artifact, Cause, ModelRefused, QuantizeJob, QuantizeLimits
 from harness.quantize.prepare import PreparedModel, prepare_model
+from harness.quantize.snr import MAX_SNR_DB
+from harness.quantize.worker import QuantizeWorker
 from harness.recipes.files import resolve_recipe
 from harness.recipes.mixed import KINDS
 from harness.recipes.recipe import Recipe
 from harness.scratch import scratch_folder
 from harness.sensitivity.activations import Samples
-from harness.sensitivity.analysis import CACHED_BYTES, Analysis, analyse
+from harness.sensitivity.analysis import CACHED_BYTES, Analysis, analyse, analysed
 from harness.sensitivity.candidates import MixedCandidate, best_of, mixed_candidates
 from harness.sensitivity.plot import draw
 from harness.sensitivity.result import Sensitivity
@@ -85,6 +87,8 @@ def run_sensitivity(job: SensitivityJob, phase: Callable[[str], None] = lambda n
         declared = Preprocess.load(job.preprocess) if job.preprocess else None
         calibration = open_dataset(job.calib, prepared.inputs, declared)
         calibration.save_npz(scratch / "calibration.npz", labels=False)
+        phase("quantizing once in a process of its own")
+        _try(prepared.path, scratch, recipe)
         evaluation = _evaluation(job, prepared, declared, calibration)
         metrics = resolve_metrics(job.metrics, evaluation, prepared.outputs)
         scored = [metric for metric in metrics if metric.name != "snr"]
@@ -95,10 +99,7 @@ def run_sensitivity(job: SensitivityJob, phase: Callable[[str], None] = lambda n
         def breathe() -> None:
             work.breathe()
 
-        try:
-            analysis = Analysis(subject, recipe, samples, cached_bytes=job.cached_bytes, breathe=breathe, phase=phase)
-        except UnsupportedRecipeError as error:
-            raise ConfigError(str(error)) from error
+        analysis = Analysis(subject, recipe, samples, cached_bytes=job.cached_bytes, breathe=breathe, phase=phase)
         better = {metric.name: metric.higher_is_better for metric in scored}
         found = analyse(analysis, scorer, better, phase)
         candidates, refused = mixed_candidates(analysis, found, scorer, phase)
@@ -110,6 +111,25 @@ def run_sensitivity(job: SensitivityJob, phase: Callable[[str], None] = lambda n
         *refused,
     )
     return SensitivityReport(found, candidates, tuple(dict.fromkeys(notices)))
+
+
+def _try(model: Path, scratch: Path, recipe: Recipe) -> None:
+    """Makes the recipe's model where a crash or an endless loop of the quantizer does no harm; what the analysis makes
+    differs from it in the nodes left in float only. Its calibration statistics are found again.
+
+    Raises ConfigError where the recipe cannot be made, ModelRefused where the quantizer fails on the model.
+    """
+    analysed(recipe)
+    limits = QuantizeLimits(min_snr_db=-MAX_SNR_DB)
+    job = QuantizeJob(model, scratch / "calibration.npz", recipe, scratch / "quantized.onnx", limits)
+    with QuantizeWorker() as worker:
+        result = worker.quantize(job)
+    # What it computes is for the analysis to say, and that a value is not finite.
+    if isinstance(result, Artifact) or result.cause in (Cause.LOW_SNR, Cause.NON_FINITE):
+        return
+    if result.cause in (Cause.UNSUPPORTED, Cause.BAD_CALIBRATION):
+        raise ConfigError(result.message)
+    raise ModelRefused(result.message, cause=result.cause, hint="choose another recipe with --recipe")
 
 
 def _evaluation(

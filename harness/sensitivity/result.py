@@ -60,7 +60,11 @@ class Sensitivity:
 
     def loss(self, item: GroupSensitivity, metric: str) -> float | None:
         """What quantizing only this group takes from ``metric``, positive where it is worse than float."""
-        return self._difference(self.float32, item.alone, metric)
+        return self.loss_of(item.alone, metric)
+
+    def loss_of(self, effect: Effect, metric: str) -> float | None:
+        """What a model with this effect loses of ``metric`` against float."""
+        return self._difference(self.float32, effect, metric)
 
     def gain(self, item: GroupSensitivity, metric: str) -> float | None:
         """What leaving only this group in float gives, positive where it is better than quantizing all."""

@@ -4,36 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
 from harness.sensitivity.candidates import MixedCandidate
 from harness.sensitivity.result import Effect, Sensitivity
 
+_NAME_WIDTH = 14
+
 
 def groups_table(found: Sensitivity, top: int) -> Table:
     """The ``top`` most sensitive groups."""
     hidden = len(found.groups) - top
     title = f"Sensitivity of {len(found.groups)} groups on {found.samples} samples"
-    table = Table(title=title, caption=f"{hidden} less sensitive groups are not shown (--top)" if hidden > 0 else None)
+    table = Table(
+        title=title,
+        box=SIMPLE_HEAD,
+        caption=f"{hidden} less sensitive groups are not shown (--top)" if hidden > 0 else None,
+    )
     table.add_column("#", justify="right")
-    table.add_column("group", overflow="fold")
+    table.add_column("group", overflow="fold", min_width=_NAME_WIDTH)
     table.add_column("operators")
-    table.add_column("alone: SNR", justify="right")
+    table.add_column("alone", justify="right")
     for name in found.higher_is_better:
-        table.add_column(f"loss of {escape(name)}", justify="right")
-    table.add_column("left out: SNR", justify="right")
+        table.add_column(f"loss {escape(name)}", justify="right")
+    table.add_column("left out", justify="right")
     for name in found.higher_is_better:
-        table.add_column(f"gain of {escape(name)}", justify="right")
+        table.add_column(f"gain {escape(name)}", justify="right")
     for place, item in enumerate(found.groups[:top], start=1):
         table.add_row(
             str(place),
             escape(item.group.name),
             "+".join(dict.fromkeys(item.group.op_types)),
             _number(item.alone.snr_db, "{:.1f} dB"),
-            *(_number(found.loss(item, name), "{:.4g}") for name in found.higher_is_better),
-            _number(found.snr_gain_db(item), "{:+.2f} dB"),
-            *(_number(found.gain(item, name), "{:+.4g}") for name in found.higher_is_better),
+            *(_number(found.loss(item, name), "{:.3g}") for name in found.higher_is_better),
+            _number(found.snr_gain_db(item), "{:+.1f} dB"),
+            *(_number(found.gain(item, name), "{:+.3g}") for name in found.higher_is_better),
         )
     return table
 
@@ -42,7 +49,7 @@ def candidates_table(
     found: Sensitivity, candidates: Sequence[MixedCandidate], best: Collection[MixedCandidate]
 ) -> Table:
     """What keeping the most sensitive groups precise gives; the rows ``best`` are marked."""
-    table = Table(title="The most sensitive groups kept precise")
+    table = Table(title="The most sensitive groups kept precise", box=SIMPLE_HEAD)
     table.add_column("recipe")
     table.add_column("SNR", justify="right")
     for name in found.higher_is_better:

@@ -15,8 +15,9 @@ from sensitivity_models import residual_net, save, save_samples
 
 from harness.cli.sensitivity import command
 from harness.errors import ConfigError, DataError, ModelError
-from harness.quantize.contract import Artifact, QuantizeLimits
+from harness.quantize.contract import Artifact, Cause, ModelRefused, QuantizeLimits, Refusal
 from harness.quantize.once import quantize_once
+from harness.quantize.worker import QuantizeWorker
 from harness.recipes.files import read_recipe
 
 
@@ -81,7 +82,8 @@ def test_written_files_are_a_plot_and_recipes_that_quantize(folder: Path, tmp_pa
     assert "depthwise" in result.stdout
     assert "no evaluation set" in result.stderr
     assert ET.parse(out / "sensitivity.svg").getroot().tag.endswith("svg")
-    assert Image.open(out / "sensitivity.png").size[0] > 1000
+    with Image.open(out / "sensitivity.png") as image:
+        assert image.size[0] > 1000
     value = json.loads((out / "sensitivity.json").read_text())
     name = next(name for name in value["best"] if name.startswith("float"))
     recipe = out / f"{name}.recipe.json"
@@ -120,3 +122,11 @@ def test_a_recipe_that_quantizes_nothing_or_names_strangers_is_told(folder: Path
     (tmp_path / "r.yaml").write_text("scheme: static\nop_types: [Flatten]\n")
     with pytest.raises(ConfigError, match="quantize"):
         run(folder / "m.onnx", "--calib", folder / "c.npz", "--recipe", tmp_path / "r.yaml")
+
+
+def test_a_quantizer_that_crashes_is_a_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = Refusal(Cause.CRASHED, "the quantizer died (SIGSEGV) while calibrating")
+    monkeypatch.setattr(QuantizeWorker, "quantize", lambda self, job: crash)
+    with pytest.raises(ModelRefused, match="SIGSEGV") as caught:
+        run(folder / "m.onnx", "--calib", folder / "c.npz")
+    assert caught.value.cause is Cause.CRASHED
