@@ -18,11 +18,8 @@ def groups_table(found: Sensitivity, top: int) -> Table:
     """The ``top`` most sensitive groups."""
     hidden = len(found.groups) - top
     title = f"Sensitivity of {len(found.groups)} groups on {found.samples} samples"
-    table = Table(
-        title=title,
-        box=SIMPLE_HEAD,
-        caption=f"{hidden} less sensitive groups are not shown (--top)" if hidden > 0 else None,
-    )
+    caption = f"{hidden} less sensitive groups are not shown (--top)" if hidden > 0 else None
+    table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
     table.add_column("#", justify="right")
     table.add_column("group", overflow="fold", min_width=_NAME_WIDTH)
     table.add_column("operators")
