@@ -8,6 +8,7 @@ from harness.audit.finding import Finding, shown
 from harness.diagnose.changes import (
     Changes,
     clipped_range,
+    eight_bit_weights,
     equalized,
     first_that_changes,
     leave_in_float,
@@ -19,11 +20,12 @@ from harness.diagnose.compare import Loss
 from harness.diagnose.facts import DROP, POOR_DB, AccuracyFacts
 from harness.diagnose.tensors import Layer
 from harness.quantize.snr import MAX_SNR_DB
-from harness.recipes.facts import WEIGHTED_OPERATORS
 from harness.units import format_metric
 
 LAYER_DROP_DB = 6.0
 """A layer adds as much noise as three times what came in."""
+FUSED = frozenset({"BatchNormalization", "Clip", "LeakyRelu", "PRelu", "Relu"})
+"""Operators that runtimes compute together with the one before."""
 INPUT = "(input)"
 """Stands for the operator where an input of the model is quantized."""
 LAYERS = 3
@@ -55,13 +57,13 @@ def layer_losses(facts: AccuracyFacts) -> tuple[LayerLoss, ...]:
     folded: dict[str, Layer] = {}
     for layer in facts.layers:
         before = min((known[name] for name in layer.inputs if name in known), default=MAX_SNR_DB)
-        into = next((folded[name] for name in layer.inputs if name in folded), None)
+        into = folded.get(layer.inputs[0]) if layer.op_type in FUSED and layer.inputs else None
         loss = facts.losses.get(layer.output)
         if loss is None:
             # What cannot be seen passes on what came in.
             known.setdefault(layer.output, before)
-            folded[layer.output] = into if into is not None and layer.op_type not in WEIGHTED_OPERATORS else layer
-        elif into is not None and layer.op_type not in WEIGHTED_OPERATORS:
+            folded[layer.output] = layer if into is None else into
+        elif into is not None:
             found.append(LayerLoss(replace(into, output=layer.output), loss, before))
         else:
             found.append(LayerLoss(layer, loss, before))
@@ -116,6 +118,8 @@ def cause_and_remedy(facts: AccuracyFacts, found: LayerLoss) -> tuple[str, Chang
             "one scale for all",
             per_channel(recipe),
         )
+    if weight is not None and eight_bit_weights(recipe):
+        return "4 bits are too few for its weights", eight_bit_weights(recipe)
     upstream = [name for name in facts.losing_places if name in _before(facts, found)]
     if upstream:
         tensor = upstream[0]
@@ -136,7 +140,7 @@ def cause_and_remedy(facts: AccuracyFacts, found: LayerLoss) -> tuple[str, Chang
             first_that_changes(clipped_range(recipe), wide, leave_in_float(recipe, nodes)),
         )
     return "no single cause: it needs more precision", first_that_changes(
-        leave_in_float(recipe, nodes), sixteen_bits(recipe)
+        eight_bit_weights(recipe), leave_in_float(recipe, nodes), sixteen_bits(recipe)
     )
 
 
@@ -174,7 +178,8 @@ def _overall(facts: AccuracyFacts, layers: list[LayerLoss], first: LayerLoss | N
     if first is not None:
         evidence["first_poor_layer"] = first.layer.node
     if not changes:
-        changes = first_that_changes(per_channel(facts.recipe), sixteen_bits(facts.recipe))
+        recipe = facts.recipe
+        changes = first_that_changes(eight_bit_weights(recipe), per_channel(recipe), sixteen_bits(recipe))
     advice = "see the layers below; "
     if first is not None:
         advice = f"it begins at {first.layer.op_type} {first.layer.node!r} ({first.loss.snr_db:.1f} dB); "

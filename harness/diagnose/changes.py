@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.audit.finding import Change, changes_between
 from harness.errors import ConfigError
-from harness.recipes.axes import SIXTEEN_BIT
+from harness.recipes.axes import SIXTEEN_BIT, SUB_BYTE
 from harness.recipes.recipe import Calibration, Recipe
 
 Changes = tuple[Change, ...]
@@ -64,6 +64,13 @@ def sixteen_bits(recipe: Recipe, tensors: Sequence[str] = ()) -> Changes:
 def equalized(recipe: Recipe) -> Changes:
     """Channels of weights and activations evened out between layers."""
     return _changed(recipe, equalize=True) if recipe.granularity == "per_tensor" else ()
+
+
+def eight_bit_weights(recipe: Recipe) -> Changes:
+    """In place of 4-bit ones."""
+    if recipe.weight not in SUB_BYTE:
+        return ()
+    return _changed(recipe, weight="int8" if recipe.weight == "int4" else "uint8")
 
 
 def corrected_biases(recipe: Recipe) -> Changes:

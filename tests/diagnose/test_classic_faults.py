@@ -126,6 +126,21 @@ class TestOverallDrop:
         assert found.metric.drop == pytest.approx(0.0, abs=0.02)
         assert accused(found) == {}
 
+    @pytest.mark.parametrize(
+        "recipe", [Recipe(scheme="weight_only", weight="int4", format="QOperator"), U8S8.with_changes(weight="int4")]
+    )
+    def test_weights_of_four_bits(self, tmp_path: Path, recipe: Recipe) -> None:
+        nodes = [
+            helper.make_node("MatMul", ["x", "w1"], ["a"], "first"),
+            helper.make_node("Tanh", ["a"], ["t"], "tanh"),
+            helper.make_node("MatMul", ["t", "w2"], ["y"], "second"),
+        ]
+        model = model_of(nodes, {"w1": normal(1, 64, 64), "w2": normal(2, 64, 8)}, [1, 64], {"y": [1, 8]})
+        planted = Planted(model, normal(3, 64, 64), normal(4, 40, 64), recipe)
+        drop = accused(diagnosed(planted.make(tmp_path / "one")))["overall_drop"]
+        assert [(change.field, change.after) for change in drop.changes] == [("weight", "int8")]
+        assert accused(cured(planted, drop, tmp_path / "two")) == {}
+
     def test_a_refused_trial_is_made_again_and_looked_at(self, tmp_path: Path) -> None:
         model = classifier([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 200.0])
         x, labels = labelled(model, 100)
