@@ -122,10 +122,17 @@ def cause_and_remedy(facts: AccuracyFacts, found: LayerLoss) -> tuple[str, Chang
         return "4 bits are too few for its weights", eight_bit_weights(recipe)
     upstream = [name for name in facts.losing_places if name in _before(facts, found)]
     if upstream:
-        tensor = upstream[0]
+        uneven = [name for name, each in facts.weights.items() if each.lost.size and recipe.granularity == "per_tensor"]
+        also = f"; channels of the weights of {len(uneven)} layers share one too" if uneven else ""
         return (
-            f"what it magnifies was lost before: small channels of activation {tensor!r} share a step with large ones",
-            first_that_changes(equalized(recipe), sixteen_bits(recipe, upstream), leave_in_float(recipe, nodes)),
+            f"what it magnifies was lost before: small channels of activation {upstream[0]!r} share a step with large "
+            f"ones{also}",
+            first_that_changes(
+                per_channel(recipe) if uneven else (),
+                equalized(recipe),
+                sixteen_bits(recipe, upstream),
+                leave_in_float(recipe, nodes),
+            ),
         )
     if _clips(found.loss):
         return (

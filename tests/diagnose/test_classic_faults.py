@@ -141,6 +141,38 @@ class TestOverallDrop:
         assert [(change.field, change.after) for change in drop.changes] == [("weight", "int8")]
         assert accused(cured(planted, drop, tmp_path / "two")) == {}
 
+    def test_small_channels_that_a_later_layer_magnifies(self, tmp_path: Path) -> None:
+        """Weights, activations and the rows of the last matrix are of very different size: cured one after the other."""
+        sizes = np.array([1, 1, 1, 1, 0.004, 0.004, 0.004, 0.004], np.float32)
+        nodes = [
+            helper.make_node("Conv", ["x", "w1"], ["c"], "conv"),
+            helper.make_node("Sigmoid", ["c"], ["s"], "sigmoid"),
+            helper.make_node("Conv", ["s", "w2"], ["d"], "depthwise", group=8),
+            helper.make_node("GlobalAveragePool", ["d"], ["p"], "pool"),
+            helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+            helper.make_node("Gemm", ["f", "w3"], ["y"], "head"),
+        ]
+        constants = {
+            "w1": normal(1, 8, 3, 1, 1),
+            "w2": normal(2, 8, 1, 3, 3) * sizes[:, None, None, None],
+            "w3": normal(3, 8, 6) / sizes[:, None],
+        }
+        model = model_of(nodes, constants, [1, 3, 8, 8], {"y": [1, 6]})
+        planted = Planted(model, images(21, 64), images(25, 60), Recipe(activation="uint8"))
+        found = diagnosed(planted.make(tmp_path / "0"))
+        loss = accused(found)["layer_loss"]
+        assert loss.where[0] == "head"
+        assert "lost before" in loss.what
+        fields = []
+        for step in range(1, 4):
+            change = accused(found)["overall_drop"].changes
+            fields.append([c.field for c in change])
+            found = cured(planted, accused(found)["overall_drop"], tmp_path / str(step))
+            if not found.accuses:
+                break
+        assert fields == [["granularity"], ["overrides"], ["exclude_nodes"]]
+        assert accused(found) == {}
+
     def test_a_refused_trial_is_made_again_and_looked_at(self, tmp_path: Path) -> None:
         model = classifier([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 200.0])
         x, labels = labelled(model, 100)
