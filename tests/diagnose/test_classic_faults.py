@@ -142,7 +142,7 @@ class TestOverallDrop:
         assert accused(cured(planted, drop, tmp_path / "two")) == {}
 
     def test_small_channels_that_a_later_layer_magnifies(self, tmp_path: Path) -> None:
-        """Weights, activations and the rows of the last matrix are of very different size: cured one after the other."""
+        """Weights, activations and the rows of the last matrix differ widely: cured one after the other."""
         sizes = np.array([1, 1, 1, 1, 0.004, 0.004, 0.004, 0.004], np.float32)
         nodes = [
             helper.make_node("Conv", ["x", "w1"], ["c"], "conv"),
