@@ -246,6 +246,6 @@ def _float_fallbacks(board: Board, asked: Asked) -> Mapping[str, str]:
             providers=[provider.name for provider in board.runtime.providers],
             optimization=board.runtime.graph_optimization,
         )
-    except (UnknownShapes, IndexError, KeyError):  # The last two: a loop leaves shapes open.
+    except UnknownShapes:
         return {}
     return dict(made.fallback_reasons)

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto
 
-from device_agents.emulated.cost_model.graph import Graph, Operation, effort
+from device_agents.emulated.cost_model.graph import Graph, effort
 from device_agents.emulated.cost_model.tensors import Tensor, UnknownShapes
 from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, all_nodes, initializers_of, subgraphs
 from harness.quantize.shapes import FreeDim, free_dims, model_inputs, tensor_specs
@@ -59,7 +59,7 @@ class Structure:
 def structure_of(model: ModelProto, given: ModelProto) -> Structure:
     """``model``: prepared (sizes fixed), or ``given`` itself where it could not be prepared."""
     graph = None if free_dims(model) else _graph(model)
-    macs = None if graph is None else {op.name: _macs(graph, op) for op in graph.operations}
+    macs = None if graph is None else {op.name: effort(graph, op).macs for op in graph.operations}
     shapes = {} if graph is None else _shapes(graph)
     opsets = {("" if o.domain in DEFAULT_DOMAINS else str(o.domain)): int(o.version) for o in given.opset_import}
     sizes = [0 if graph is None else graph.tensor(name).size_bytes for name in shapes]
@@ -91,14 +91,6 @@ def _graph(model: ModelProto) -> Graph | None:
         return Graph(model, input_shapes(model))
     except UnknownShapes:
         return None
-
-
-def _macs(graph: Graph, operation: Operation) -> int:
-    """0 where a loop leaves the shapes of what it reads open."""
-    try:
-        return effort(graph, operation).macs
-    except (IndexError, KeyError):
-        return 0
 
 
 def _shapes(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -299,3 +299,56 @@ def test_networks_have_the_published_size(name: str) -> None:
     integer = run(NETWORKS[name](True))
     assert integer.macs == result.macs
     assert integer.weight_bytes == pytest.approx(result.weight_bytes / 4, rel=0.02)
+
+
+def _behind_a_loop(consumer: onnx.NodeProto) -> onnx.ModelProto:
+    """``consumer`` reads ``z``, which a loop gives and whose shape nothing states."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["keep"], ["keep_out"]), helper.make_node("Concat", ["a", "a"], ["b"], axis=0)],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("keep", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("keep_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, None),
+        ],
+    )
+    constants = {
+        "trips": np.array(2, np.int64), "yes": np.array(True), "w": np.ones((4, 4), np.float32),
+        "kernel": np.ones((1, 4, 1), np.float32), "w3": np.ones((1, 16, 4), np.float32),
+        "r3": np.ones((1, 16, 4), np.float32),
+    }  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "yes", "x"], ["z"], body=body), consumer],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    "consumer",
+    [
+        helper.make_node("MatMul", ["z", "w"], ["y"]),
+        helper.make_node("MatMul", ["w", "z"], ["y"]),
+        helper.make_node("MatMul", ["z", "z"], ["y"]),
+        helper.make_node("Gemm", ["z", "w"], ["y"], transA=1),
+        helper.make_node("Conv", ["z", "kernel"], ["y"]),
+        helper.make_node("Conv", ["z", "z"], ["y"]),
+        helper.make_node("ConvTranspose", ["z", "z"], ["y"]),
+        helper.make_node("LSTM", ["z", "w3", "r3"], ["y"], hidden_size=4),
+        helper.make_node("LSTM", ["z", "z", "z"], ["y"], hidden_size=4),
+        helper.make_node("MaxPool", ["z"], ["y"], kernel_shape=[2]),
+        helper.make_node("Relu", ["z"], ["y"]),
+    ],
+    ids=lambda node: f"{node.op_type}-{'-'.join(node.input)}",
+)
+def test_what_a_loop_gives_may_be_of_any_shape(consumer: onnx.NodeProto) -> None:
+    result = run(_behind_a_loop(consumer))
+    assert [node.op_type for node in result.nodes] == ["Loop", consumer.op_type]
+    assert all(node.macs >= 0 for node in result.nodes)

@@ -112,21 +112,20 @@ def effort(graph: Graph, operation: Operation) -> Effort:
     if op_type == "ConvTranspose":
         weight = graph.tensor(operation.inputs[1])
         source = graph.tensor(operation.inputs[0]).elements
-        return Effort(op_type, source * math.prod(weight.shape[1:]), weight.shape[1])
+        return Effort(op_type, source * math.prod(weight.shape[1:]), _size(weight, 1))
     if op_type in _MATRIX_PRODUCTS:
         left = graph.tensor(operation.inputs[0])
-        return Effort(op_type, out * left.shape[-1], outputs[0].shape[-1] if outputs[0].shape else 1)
+        return Effort(op_type, out * _size(left, -1), _size(outputs[0], -1))
     if op_type in _GEMMS:
         left = graph.tensor(operation.inputs[0])
-        depth = left.shape[0] if operation.attributes.get("transA") else left.shape[-1]
-        return Effort(op_type, out * depth, outputs[0].shape[-1])
+        depth = _size(left, 0 if operation.attributes.get("transA") else -1)
+        return Effort(op_type, out * depth, _size(outputs[0], -1))
     if op_type == "MatMulNBits":
-        return Effort(op_type, out * int(operation.attributes["K"]), outputs[0].shape[-1])
+        return Effort(op_type, out * int(operation.attributes["K"]), _size(outputs[0], -1))
     if op_type in ("LSTM", "GRU", "RNN"):
-        sequence, batch = graph.tensor(operation.inputs[0]).shape[:2]
+        steps = math.prod(graph.tensor(operation.inputs[0]).shape[:2])  # sequence and batch
         matrices = sum(graph.tensor(name).elements for name in operation.inputs[1:3])
-        hidden = graph.tensor(operation.inputs[2]).shape[-1]
-        return Effort(op_type, sequence * batch * matrices, hidden)
+        return Effort(op_type, steps * matrices, _size(graph.tensor(operation.inputs[2]), -1))
     if op_type in VIEWS:
         return Effort(op_type)
     window = math.prod(operation.attributes.get("kernel_shape", ())) if op_type in _POOLS else 1
@@ -134,9 +133,15 @@ def effort(graph: Graph, operation: Operation) -> Effort:
     return Effort(op_type, elements=out * window if window > 1 else max(out, largest))
 
 
+def _size(tensor: Tensor, axis: int) -> int:
+    """1 where the tensor has no such axis: what a loop gives may be of any shape, and is taken for a scalar."""
+    rank = len(tensor.shape)
+    return tensor.shape[axis] if -rank <= axis < rank else 1
+
+
 def _convolution(graph: Graph, operation: Operation, out: int) -> Effort:
     weight = graph.tensor(operation.inputs[3 if operation.op_type == "QLinearConv" else 1])
-    channels, group_channels, *window = weight.shape
+    channels, group_channels, window = _size(weight, 0), _size(weight, 1), weight.shape[2:]
     groups = int(operation.attributes.get("group", 1))
     kind = operation.op_type
     if groups > 1:
