@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from harness.boards.folders import cache_folder
 from harness.boards.host_lock import host_lock
@@ -35,3 +36,8 @@ def mixed_axis(asked: MixedPrecision, prepared: Prepared) -> tuple[MixedAxis | N
     except NoRankingError as error:
         return None, (f"mixed precision is left out, the groups cannot be ranked: {error.message}",)
     return MixedAxis(kinds, ranked), ()
+
+
+def recorded_axis(asked: MixedPrecision, recorded: Mapping[str, Any] | None) -> MixedAxis | None:
+    """The axis of a run that goes on, from its header; ``None`` where it has none."""
+    return MixedAxis.from_json(recorded) if asked != "none" and recorded is not None else None

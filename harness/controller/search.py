@@ -69,7 +69,9 @@ def search(
     with scratch_folder() as work:
         if resume and plan.candidates:
             check_unchanged(recorded_header(run_dir).get("candidates", ()), plan.candidates)
-        setup = set_up(plan, work)
+        # Empty where there is nothing to resume: a new run begins.
+        resumed = recorded_header(run_dir) if resume and plan.mixed_precision != "none" else {}
+        setup = set_up(plan, work, resumed or None)
         header = header_of(setup)
         RunDirectory.check(run_dir, header, resume=resume, may_change=RESUMABLE)
         # Not one more: Tune starts a process for every trial that waits, to end it as soon as one is free for reuse.

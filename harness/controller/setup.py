@@ -12,7 +12,7 @@ from typing import Any
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.finals import Asked
-from harness.controller.mixed_precision import mixed_axis
+from harness.controller.mixed_precision import mixed_axis, recorded_axis
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.preparation import Prepared, prepare
 from harness.data.callables import load_callable
@@ -63,13 +63,20 @@ class SearchSetup:
         return max(1, min(2, os.cpu_count() or 1, self.trials))
 
 
-def set_up(plan: Plan, folder: Path) -> SearchSetup:
-    """Reads boards, model, data and recipes into ``folder``; raises before any board is touched."""
+def set_up(plan: Plan, folder: Path, resumed: Mapping[str, Any] | None = None) -> SearchSetup:
+    """Reads boards, model, data and recipes into ``folder``; raises before any board is touched.
+
+    ``resumed`` is the header of the run to go on with: how it ranked the model's groups is not found out again, since
+    another processor's rounding may rank them otherwise.
+    """
     registry = load_registry()
     boards = {name: registry.get(name) for name in plan.boards}
     filter_by = load_filter(plan.filter)
     prepared = prepare(plan, folder)
-    mixed, left_out = mixed_axis(plan.mixed_precision, prepared)
+    if resumed is None:
+        mixed, left_out = mixed_axis(plan.mixed_precision, prepared)
+    else:
+        mixed, left_out = recorded_axis(plan.mixed_precision, resumed.get("mixed_precision")), ()
     prepared = replace(prepared, notices=(*prepared.notices, *left_out))
     space = space_of(plan, prepared, mixed)
     trials = plan.trials or (len(space.enumerated) if space.enumerated is not None else OPEN_SPACE_TRIALS)
@@ -157,5 +164,5 @@ def header_of(setup: SearchSetup) -> dict[str, Any]:
         seed=plan.seed,
         versions={name: importlib.metadata.version(name) for name in packages},
         candidates=[model.to_json() for model in prepared.imported],
-        mixed_precision=setup.mixed.digest if setup.mixed is not None else None,
+        mixed_precision=(setup.mixed.digest, setup.mixed.to_json()) if setup.mixed is not None else None,
     )

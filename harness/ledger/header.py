@@ -38,13 +38,13 @@ def run_header(
     versions: Mapping[str, str],
     metric_units: Mapping[str, str] | None = None,
     candidates: Sequence[Mapping[str, str]] = (),
-    mixed_precision: str | None = None,
+    mixed_precision: tuple[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """``model``: at least ``digest`` (also path, parameters, opset, inputs); ``data``: by role (``calib``, ``eval``),
     at least ``digest`` each; ``preprocess``: digest; ``plan``: its JSON with defaults explicit; ``versions``: backends
     and libraries; ``metric_units``: ``fraction``, ``dB`` or empty by metric, for the report;
-    ``candidates``: models made elsewhere, ``identity``, ``sha256`` and ``path`` of each; ``mixed_precision``: digest of
-    the ranking of groups that the search space was made with.
+    ``candidates``: models made elsewhere, ``identity``, ``sha256`` and ``path`` of each; ``mixed_precision``: digest
+    and JSON of the ranking of groups that the search space was made with.
 
     Paths are no part of the key, the digests of what is there are.
     """
@@ -69,7 +69,7 @@ def run_header(
         header["key"]["candidates"] = {str(n): candidate["identity"] for n, candidate in enumerate(candidates, 1)}
         header["candidates"] = candidates
     if mixed_precision is not None:
-        header["key"]["mixed_precision"] = mixed_precision
+        header["key"]["mixed_precision"], header["mixed_precision"] = mixed_precision
     return plain(header)  # type: ignore[no-any-return]
 
 

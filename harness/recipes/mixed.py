@@ -86,9 +86,20 @@ class MixedAxis:
     @property
     def digest(self) -> str:
         """sha256 of all that the axis makes of a recipe, hexadecimal."""
-        value = {name: [asdict(group) for group in groups] for name, groups in self.ranked.items()}
-        text = json.dumps([list(self.kinds), value], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        ranked = {name: [asdict(group) for group in groups] for name, groups in self.ranked.items()}
+        return {"kinds": list(self.kinds), "ranked": ranked}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> MixedAxis:
+        """What :meth:`to_json` gave."""
+        ranked = {
+            name: tuple(QuantizerGroup.from_json(group) for group in groups) for name, groups in value["ranked"].items()
+        }
+        return cls(tuple(kind for kind in KINDS if kind in value["kinds"]), ranked)
 
     def suggest(self, source: ParameterSource, recipe: Recipe, *, singly: bool = False) -> Recipe:
         """``recipe`` with the k most sensitive groups precise; ``singly`` also offers a precision for each of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def test_another_ranking_is_another_run(folder: Path, tmp_path: Path, monkeypatc
         "plan.mixed_precision",
     }
     assert "mixed_precision" not in without["key"]
+
+
+def test_a_run_goes_on_with_the_ranking_it_began_with(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = made(folder, tmp_path / "a", mixed_precision="a16")
+    recorded = json.loads(json.dumps(header_of(first)))
+    monkeypatch.setattr(mixed_precision, "ranked_groups", lambda *a, **k: pytest.fail("it was ranked again"))
+    (tmp_path / "b").mkdir()
+    again = set_up(plan(folder, mixed_precision="a16"), tmp_path / "b", recorded)
+    assert again.mixed == first.mixed
+    assert again.space.seeds == first.space.seeds
+    assert not differences(recorded, header_of(again))
+    # A run whose groups could not be ranked goes on without them.
+    bare = {name: value for name, value in recorded.items() if name != "mixed_precision"}
+    (tmp_path / "c").mkdir()
+    assert set_up(plan(folder, mixed_precision="a16"), tmp_path / "c", bare).mixed is None
 
 
 def test_a_ranking_that_dies_costs_the_axis_and_not_the_search(
