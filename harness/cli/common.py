@@ -35,6 +35,10 @@ class FiniteFloat(click.FloatRange):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        # click writes "x<=None" for a range without ends.
+        return "" if self.min is None else super()._describe_range()
+
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options that the user set; the others are left to the plan file and its defaults."""
