@@ -107,7 +107,11 @@ def test_fingerprint_is_compared(form: str) -> None:
     assert accept(ask_board(board(), presents(KEY)), fingerprint=text) is not None
 
 
-@pytest.mark.parametrize(("fingerprint", "message"), [(OTHER.fingerprint, "not SHA256"), ("abc", "--fingerprint")])
+@pytest.mark.parametrize(
+    ("fingerprint", "message"),
+    [(OTHER.fingerprint, "not SHA256"), ("abc", "--fingerprint")],
+    ids=["of another key", "of another form"],
+)
 def test_wrong_fingerprint_enrols_nothing(fingerprint: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         accept(ask_board(board(), presents(KEY)), fingerprint=fingerprint)
