@@ -240,10 +240,7 @@ def _handshake(
             raise LinkError(
                 f"{hop} took the connection but did not finish the SSH handshake within {deadline.seconds:g} s"
             ) from error
-        raise LinkError(
-            f"{hop} does not speak SSH, or broke off: {printable(str(error)) or type(error).__name__}",
-            hint="is this the port of the SSH server? A server short of connections breaks off too (MaxStartups)",
-        ) from error
+        raise _broke_off(hop, error) from error
     return transport, guard
 
 
@@ -321,7 +318,17 @@ def _unreachable(hop: Hop, failure: OSError | None, deadline: Deadline) -> Agent
             f"there is no way to {hop}: {failure.strerror}",
             hint="is the board on, and this computer on its network (cable, Wi-Fi, VPN)?",
         )
+    if isinstance(failure, ConnectionResetError):
+        # What hangs up at once may do so before the connection counts as made.
+        return _broke_off(hop, failure)
     return LinkError(f"cannot connect to {hop}: {failure or 'no address'}")
+
+
+def _broke_off(hop: Hop, error: Exception) -> LinkError:
+    return LinkError(
+        f"{hop} does not speak SSH, or broke off: {printable(str(error)) or type(error).__name__}",
+        hint="is this the port of the SSH server? A server short of connections breaks off too (MaxStartups)",
+    )
 
 
 def _close_quietly(transport: paramiko.Transport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -141,6 +142,18 @@ def test_something_else_listens(sshd: OpenSshServer, board: Path, greeting: byte
             threading.Thread(target=answer, daemon=True).start()
         error = refused(sshd.target(board, port=other.getsockname()[1]), LinkError, deadline_s=2)
         assert any(word in str(error) for word in words.split("|"))
+
+
+def test_reset_while_connecting(sshd: OpenSshServer, board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who accepts and hangs up at once may be seen to do so by ``connect`` itself."""
+
+    def reset(link: socket.socket, address: object) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr(socket.socket, "connect", reset)
+    with pytest.raises(LinkError, match="does not speak SSH, or broke off") as caught:
+        SshTransport(sshd.target(board)).open(20)
+    assert "is this the port of the SSH server?" in caught.value.hint
 
 
 def test_unknown_host_key_is_refused_with_its_fingerprint(sshd: OpenSshServer, board: Path) -> None:
