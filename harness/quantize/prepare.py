@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from harness.errors import ModelError
+from harness.quantize.child import ask_child
 from harness.quantize.contract import Cause, ModelRefused
 from harness.recipes.facts import ModelFacts
 from harness.tensors import TensorSpec
@@ -106,39 +102,3 @@ def _check(reply: Mapping[str, Any], model: Path) -> None:
         raise ModelRefused(**{**reply["error"], "cause": Cause(reply["error"]["cause"])})
     if "error" in reply:
         raise ModelError(**reply["error"])
-
-
-def ask_child(module: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Runs ``module`` with the request as JSON on stdin, and kills it after ``timeout_s``.
-
-    Its last line is the reply, the lines before name the phases. A child that dies gives ``died``, how, and ``phase``,
-    what it was doing.
-    """
-    command = [sys.executable, "-m", module]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        output, errors = process.communicate(json.dumps(request), timeout=timeout_s)
-        died = _how_it_died(process.returncode)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        died = f"no end after {timeout_s:g} s"
-    messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    if messages and "phase" not in messages[-1]:
-        return dict(messages[-1])
-    logger.debug("%s on %s: %s", module, request.get("model"), errors)
-    return {"died": died, "phase": messages[-1]["phase"] if messages else "that prepares the model"}
-
-
-def _how_it_died(returncode: int) -> str:
-    if returncode < 0:
-        return signal.Signals(-returncode).name
-    return f"exit code {returncode}"

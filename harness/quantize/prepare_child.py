@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from harness.errors import ModelError
+from harness.quantize.child import take_request
 from harness.quantize.contract import ModelRefused
 from harness.quantize.identity import identity_of
 from harness.quantize.preparation import check_loads, facts_of, prepare
@@ -18,16 +15,7 @@ from harness.quantize.shapes import model_inputs, tensor_specs
 
 
 def main() -> int:
-    request = json.load(sys.stdin)
-    # Libraries print; the replies go to the real stdout, everything else to stderr.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    logging.disable(logging.WARNING)
-
-    def send(message: dict[str, Any]) -> None:
-        replies.write(json.dumps(message) + "\n")
-        replies.flush()
-
+    request, send = take_request()
     path, out = Path(request["model"]), Path(request["out"])
     try:
         if request.get("check"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import BoardtuneError
 from harness.quantize.calibrate import Subject
-from harness.quantize.prepare import ask_child
+from harness.quantize.child import ask_child
 from harness.recipes.mixed import QuantizerGroup
 from harness.recipes.recipe import Recipe
 from harness.sensitivity.activations import Samples

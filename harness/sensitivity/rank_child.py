@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from harness.quantize.acceptance import first_line
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
+from harness.quantize.child import take_request
 from harness.recipes.recipe import Recipe
 from harness.sensitivity.rank import rank
 
 
 def main() -> int:
-    request = json.load(sys.stdin)
-    # Libraries print; the replies go to the real stdout, everything else to stderr.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    logging.disable(logging.WARNING)
-
-    def send(message: dict[str, Any]) -> None:
-        replies.write(json.dumps(message) + "\n")
-        replies.flush()
-
+    request, send = take_request()
     try:
         send({"phase": "ranking the groups"})
         cache = Cache(Path(request["cache"]) if request["cache"] else None)
