@@ -59,22 +59,15 @@ def quark(model: Path, data: Path, out: Path) -> dict[str, Any]:
     import logging
 
     import numpy as np
-    from onnxruntime.quantization import CalibrationDataReader
     from quark.onnx import CalibMethod, Int8Spec, ModelQuantizer, QConfig, QLayerConfig, QuantGranularity
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from benchmarks.support.quantizing import calibration_reader
 
     logging.disable(logging.CRITICAL)
     arrays = dict(np.load(data))
-    count = len(next(iter(arrays.values())))
     methods = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy", "mse": "MinMSE"}
     granularities = {"per_tensor": QuantGranularity.Tensor, "per_channel": QuantGranularity.Channel}
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.rows = iter(range(count))
-
-        def get_next(self) -> dict[str, Any] | None:
-            row = next(self.rows, None)
-            return None if row is None else {name: array[row : row + 1] for name, array in arrays.items()}
 
     failed = []
     started = time.monotonic()
@@ -90,7 +83,7 @@ def quark(model: Path, data: Path, out: Path) -> dict[str, Any]:
         )
         try:
             ModelQuantizer(config).quantize_model(
-                str(model), str(out / f"quark{index}.onnx"), calibration_data_reader=Reader()
+                str(model), str(out / f"quark{index}.onnx"), calibration_data_reader=calibration_reader(arrays, SAMPLES)
             )
         except Exception as error:
             failed.append(f"{recipe}: {type(error).__name__}: {error}")

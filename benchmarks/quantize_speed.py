@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.support.quantizing import models, quantize_all, resident_bytes
+from benchmarks.support.quantizing import calibration_reader, models, quantize_all, resident_bytes
 
 SAMPLES = 64
 METHODS: tuple[dict[str, Any], ...] = (
@@ -57,7 +57,6 @@ def peer(model: Path, data: Path, out: Path) -> dict[str, Any]:
     import logging
 
     from onnxruntime.quantization import (
-        CalibrationDataReader,
         CalibrationMethod,
         QuantFormat,
         QuantType,
@@ -69,14 +68,6 @@ def peer(model: Path, data: Path, out: Path) -> dict[str, Any]:
     types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
     methods = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy"}
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.rows = iter(range(SAMPLES))
-
-        def get_next(self) -> dict[str, Any] | None:
-            row = next(self.rows, None)
-            return None if row is None else {name: array[row : row + 1] for name, array in arrays.items()}
-
     held, failed = resident_bytes(), []
     started = time.monotonic()
     for index, recipe in enumerate(recipe_dicts()):
@@ -87,7 +78,7 @@ def peer(model: Path, data: Path, out: Path) -> dict[str, Any]:
                 quantize_static(
                     model,
                     out / f"peer{index}.onnx",
-                    Reader(),
+                    calibration_reader(arrays, SAMPLES),
                     quant_format=QuantFormat.QDQ,
                     activation_type=types[recipe["activation"]],
                     weight_type=types[recipe["weight"]],
