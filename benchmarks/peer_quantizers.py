@@ -132,8 +132,18 @@ SIDES = {
 def measured(side: str, python: str, model: Path, data: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [python, __file__, "--side", side, str(model), str(data), folder, str(result)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        command = [
+            str(Path(python).absolute()),
+            str(Path(__file__).resolve()),
+            "--side",
+            side,
+            str(model),
+            str(data),
+            folder,
+            str(result),
+        ]
+        # Quark leaves a table in the working folder.
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
         if not result.exists():
             raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
         return dict(json.loads(result.read_text()))
