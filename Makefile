@@ -6,13 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test test-slow lint types docs bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/boardtune demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --cov --cov-report=term -m "not slow" $(PYTEST_ARGS)
+
+# What takes longer than a person waits for: chaos, whole searches in processes of their own, vendors' backends, QEMU.
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest --cov --cov-append --cov-report=term -m slow $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

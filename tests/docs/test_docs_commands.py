@@ -66,7 +66,7 @@ def test_an_option_that_does_not_exist_would_be_noticed() -> None:
 
 
 def test_make_targets_exist() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
     named: set[str] = set()
     for block in blocks("console"):
         for words in typed_commands(block):
