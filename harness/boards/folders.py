@@ -14,6 +14,7 @@ from harness.errors import ConfigError
 CONFIG_VARIABLE = "BOARDTUNE_CONFIG_HOME"
 RUNTIME_VARIABLE = "BOARDTUNE_RUNTIME_DIR"
 CACHE_VARIABLE = "BOARDTUNE_CACHE_HOME"
+DATA_VARIABLE = "BOARDTUNE_DATA_HOME"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,18 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "boardtune"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "boardtune"
+
+
+def data_folder() -> Path:
+    """Where what was installed for boardtune is kept: ``BOARDTUNE_DATA_HOME``, or the platform's usual place."""
+    given = os.environ.get(DATA_VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "boardtune"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "boardtune"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "boardtune"
 
 
 def packaged_folder() -> Path:

@@ -15,8 +15,8 @@ from harness.errors import BoardtuneError, ExitCode
 from harness.suggest import near_hint
 
 COMMANDS = (
-    "search", "audit", "diagnose", "measure", "quantize", "sensitivity", "boards", "report", "export", "show",
-    "reproduce", "demo",
+    "search", "audit", "diagnose", "measure", "quantize", "sensitivity", "boards", "backends", "report", "export",
+    "show", "reproduce", "demo",
 )  # fmt: skip
 
 

@@ -64,6 +64,10 @@ class Artifact:
     float32."""
     quantized_operators: int
     notices: tuple[str, ...] = ()
+    backend_version: str = ""
+    """Of a vendor's quantizer: its packages with their versions."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What a vendor's quantizer made of the recipe, in its own words, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ class QuantizeJob:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON and paths: ``host_lock`` (folder of the host lock to hold), ``cache`` (folder for calibration
     statistics; the user's cache folder if missing, none if empty), ``digests`` (sha256 of the ``model`` and
-    ``calibration`` files, where known), ``imported`` (the file to take, for a recipe of scheme ``imported``)."""
+    ``calibration`` files, where known), ``imported`` (the file to take, for a recipe of scheme ``imported``),
+    ``vendor_socket`` (where the recipe's vendor listens; set by the worker)."""
 
 
 class Backend(Protocol):

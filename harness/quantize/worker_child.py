@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from harness.quantize.cache import Cache
 from harness.quantize.contract import Artifact, Backend, Cause, QuantizeJob, Refusal
 from harness.quantize.imported import ImportedBackend
 from harness.quantize.ort_backend import OrtBackend, UnsupportedRecipeError
+from harness.quantize.vendors.backend import VendorBackend, VendorFailed
 from harness.quantize.worker_wire import MessageReader, job_from_json, result_to_json, write_message
 
 Phase = Callable[[str], None]
@@ -42,7 +44,7 @@ def run_job(job: QuantizeJob, backends: Mapping[str, str], send: Send) -> Artifa
             cache = _cache(job)
             backend = _backend(job, backends, breathe, phase, cache)
             notices = backend.quantize(job.model, job.calibration, job.recipe, job.out)
-            return accept(
+            made = accept(
                 job.model,
                 job.out,
                 job.calibration,
@@ -54,6 +56,11 @@ def run_job(job: QuantizeJob, backends: Mapping[str, str], send: Send) -> Artifa
                 cache=cache,
                 digests=job.extra.get("digests"),
             )
+            if isinstance(made, Artifact) and isinstance(backend, VendorBackend):
+                made = replace(made, backend_version=backend.version(), settings=backend.settings)
+            return made
+    except VendorFailed as error:
+        return Refusal(error.cause, str(error), detail=error.detail)
     except MemoryError:
         return Refusal(Cause.OUT_OF_MEMORY, "the quantizer ran out of memory", detail=traceback.format_exc())
     except UnsupportedRecipeError as error:
@@ -91,6 +98,10 @@ def _backend(
     name = job.recipe.backend
     if job.recipe.scheme == "imported":
         return ImportedBackend(job.extra.get("imported"))
+    if job.recipe.scheme == "vendor":
+        listening = Path(job.extra["vendor_socket"])
+        digests = job.extra.get("digests")
+        return VendorBackend(name, listening, job.limits.memory_bytes, breathe, phase, cache, digests)
     if name == OrtBackend.name:
         return OrtBackend(breathe, phase, cache, job.extra.get("digests"))
     if name not in backends:

@@ -13,13 +13,15 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.host_lock import DEADLINE_S
+from harness.errors import ConfigError
 from harness.quantize.child_process import CAN_FORK, Child, start
 from harness.quantize.contract import Artifact, Cause, QuantizeJob, Refusal
 from harness.quantize.ort_backend import OrtBackend
 from harness.quantize.outputs import remove_model
+from harness.quantize.vendors.warm import WarmVendors
 from harness.quantize.worker_wire import (
     MessageReader,
     PipeClosedError,
@@ -72,6 +74,7 @@ class Supervisor:
         self._backends = backends
         self._fork = fork
         self._client = os.getppid()
+        self._vendors = WarmVendors()
 
     def serve(self) -> None:
         """Until the client is gone."""
@@ -85,6 +88,8 @@ class Supervisor:
                     write_message(self._replies, {"result": result_to_json(self._run(job))})
         except (PipeClosedError, ClientGoneError):
             return
+        finally:
+            self._vendors.close()
 
     def _check_client(self) -> None:
         # Beside the pipe's end, which another process of the client's may hold open.
@@ -92,6 +97,12 @@ class Supervisor:
             raise ClientGoneError
 
     def _run(self, job: QuantizeJob) -> Artifact | Refusal:
+        if job.recipe.scheme == "vendor":
+            try:
+                listening = self._vendors.socket(job.recipe.backend)
+            except ConfigError as error:
+                return Refusal(Cause.UNSUPPORTED, str(error))
+            job = replace(job, extra={**job.extra, "vendor_socket": str(listening)})
         child = start(job, self._backends, fork=self._fork, close=(self._reader.descriptor, self._replies))
         try:
             result = self._watch(job, child)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-Scheme = Literal["float32", "float16", "dynamic", "static", "weight_only", "imported"]
+Scheme = Literal["float32", "float16", "dynamic", "static", "weight_only", "imported", "vendor"]
 """``static``: activation ranges from calibration; ``dynamic``: activation ranges at run time; ``weight_only``:
-weights of MatMul block-wise in few bits, activations in float; ``imported``: a model quantized elsewhere."""
+weights of MatMul block-wise in few bits, activations in float; ``imported``: a model quantized elsewhere; ``vendor``: a
+vendor's quantizer, the recipe's ``backend``, by its own ``options``."""
 Format = Literal["QDQ", "QOperator"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["int8", "uint8", "int16", "int4", "uint4"]
@@ -42,5 +43,6 @@ RELEVANT: Mapping[str, frozenset[str]] = {
         "bias_correction", "align_scales", "overrides",
     },
     "imported": frozenset({"source", "source_file", "source_sha256"}),
+    "vendor": frozenset({"options"}),
 }  # fmt: skip
 """Fields each scheme reads, beside ``scheme`` and ``backend``."""

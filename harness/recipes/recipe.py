@@ -36,6 +36,8 @@ from harness.recipes.checks import (
     require_pairs,
     require_type,
 )
+from harness.recipes.options import Options
+from harness.recipes.vendors import vendor_table
 
 DEFAULT_PERCENTILE = 99.999
 """ONNX Runtime's default for its percentile calibrator."""
@@ -123,6 +125,8 @@ class Recipe:
     """Pairs of tensors: every node on a path from the first to the second is left in float."""
     op_types: tuple[str, ...] = ()
     """Only these operator types are quantized; empty means all that the backend can."""
+    options: Options = ()
+    """For ``vendor``: the backend's own options, completed; in files a mapping."""
     source: str = ""
     """For ``imported``, a model quantized elsewhere: sha256 of its canonical content, external data included (see
     :mod:`harness.quantize.identity`)."""
@@ -153,10 +157,16 @@ class Recipe:
             require_type("block_size", self.block_size, int)
         if not isinstance(self.calibration, Calibration):
             raise ConfigError(f"recipe field 'calibration' must be a section of fields, not {self.calibration!r}")
+        self._complete_options()
         self._normalise()
         problem = find_problem(self)
         if problem:
             raise ConfigError(problem)
+
+    def _complete_options(self) -> None:
+        """Raises :class:`ConfigError` for a backend that is no vendor's, or options that are not the backend's."""
+        if self.scheme == "vendor":
+            object.__setattr__(self, "options", vendor_table(self.backend).complete(dict(self.options)))
 
     def _normalise(self) -> None:
         """Resets what the scheme does not read; resolves defaults that depend on other fields."""
@@ -181,7 +191,12 @@ class Recipe:
     @property
     def needs_calibration(self) -> bool:
         """Whether activation ranges are collected before quantizing."""
-        return self.scheme == "static"
+        return self.scheme in ("static", "vendor")
+
+    @property
+    def suffix(self) -> str:
+        """Of the file that is made of it: ``.onnx``, or what the vendor's quantizer makes."""
+        return vendor_table(self.backend).suffix if self.scheme == "vendor" else ".onnx"
 
     @property
     def precision(self) -> str:
@@ -193,6 +208,7 @@ class Recipe:
             "dynamic": f"dyn-{weight}",
             "weight_only": f"w-{weight}",
             "imported": "imported",
+            "vendor": self.backend,
             "static": f"{SHORT[self.activation]}{weight}",
         }[self.scheme]
 
@@ -203,6 +219,8 @@ class Recipe:
             return "float32"
         if self.scheme == "imported":
             return " ".join(word for word in ("imported", self.source_file, self.source[:8]) if word)
+        if self.scheme == "vendor":
+            return " ".join([self.backend, *vendor_table(self.backend).changed(self.options)])
         words: list[str] = [self.scheme.replace("_", "-")]
         if self.scheme in ("static", "weight_only"):
             words.append(self.format)
@@ -265,6 +283,12 @@ class Recipe:
         if self.scheme != "imported":
             for name in _NOT_CANONICAL:
                 del values[name]
+        if self.scheme == "vendor":
+            values["options"] = {
+                name: list(value) if isinstance(value, tuple) else value for name, value in self.options
+            }
+        else:
+            del values["options"]
         values["calibration"] = {f.name: getattr(self.calibration, f.name) for f in fields(Calibration)}
         values["overrides"] = dict(self.overrides)
         values["exclude_regions"] = [list(pair) for pair in self.exclude_regions]
@@ -293,6 +317,10 @@ class Recipe:
                 calibration = values["calibration"]
                 check_keys("calibration", calibration, [f.name for f in fields(Calibration)])
                 values["calibration"] = Calibration(**calibration)
+            if "options" in values:
+                if not isinstance(values["options"], Mapping):
+                    raise ConfigError(f"recipe field 'options' must be a mapping, not {values['options']!r}")
+                values["options"] = tuple(values["options"].items())
             return cls(**values)
         except ConfigError as error:
             if where and not error.where:
@@ -337,6 +365,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "exclude_after": (),
     "exclude_regions": (),
     "op_types": (),
+    "options": (),
     "source": "",
     "source_file": "",
     "source_sha256": "",
