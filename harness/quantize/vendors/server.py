@@ -81,10 +81,11 @@ def serve(connection: socket.socket, listener: socket.socket, program: Any, vers
         listener.close()
         # A group of its own: what it starts dies with it.
         os.setpgid(0, 0)
+        # Its own first words: sent from here they could come after its last.
+        send(connection, {"pid": os.getpid(), "versions": versions})
         os._exit(run(connection, program, request))
     with contextlib.suppress(OSError):  # it did so itself, or is over
         os.setpgid(pid, pid)
-    send(connection, {"pid": pid, "versions": versions})
     watch(connection, pid, request.get("memory_bytes"), log, start)
 
 

@@ -69,14 +69,15 @@ def _start(backend: str) -> _Process:
     folder = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
     program = environment.vendor.program
     command = [str(environment.python), "-s", str(_SERVER), str(folder / "socket"), str(program), str(folder / "log")]
-    popen = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "start.log").open("wb"),
-        start_new_session=True,
-        env=_environment(),
-    )
+    with (folder / "start.log").open("wb") as log:
+        popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            env=_environment(),
+        )
     return _Process(popen, folder)
 
 
