@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnxruntime
 from fashion_mnist_data import DataProblem, load_split, write_npz
 
+from harness.controller.floor import LABELS_DECIDE_DB
 from harness.controller.preparation import read_preprocess
 from harness.data.dataset import Dataset
 from harness.data.source import open_dataset
@@ -65,7 +66,7 @@ def report(plan: Plan, test_set: Path | None, only: Sequence[str], folder: Path)
     evaluation = open_dataset(source, model.inputs, preprocess)
     space = preset(plan.preset, model.facts)
     yield f"top-1 of {len(evaluation)} images"
-    limits = QuantizeLimits(min_snr_db=plan.min_snr)
+    limits = QuantizeLimits(min_snr_db=LABELS_DECIDE_DB if plan.min_snr is None else plan.min_snr)
     with QuantizeWorker() as worker:
         for number, recipe in enumerate(space.enumerated or space.seeds):
             if only and not any(text in recipe.label for text in only):

@@ -127,7 +127,8 @@ class Plan(BaseModel):
     """What follows the model with ``scope: pipeline``; metrics are about the model's own outputs all the same."""
     batch: Annotated[int, Field(ge=1)] = 1
     """Samples per inference: the size of a free first axis."""
-    min_snr: Annotated[float, Field(allow_inf_nan=False)] = 15.0
+    min_snr: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """dB; ``None``: 15, or 3 where a limit on accuracy against labels decides (``harness.controller.floor``)."""
     effort: Effort = "standard"
     """How long each candidate is measured; ``quick`` suits demonstrations."""
     window: Annotated[int, Field(ge=1, le=64)] | None = None

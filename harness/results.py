@@ -38,6 +38,22 @@ class LatencyResult:
 
 
 @dataclass(frozen=True)
+class LimitStanding:
+    """What is known of a limit on a metric, beside its outcome."""
+
+    text: str
+    """As it was asked for, such as ``-1pp``."""
+    relative: bool
+    """Of the difference to float; float itself keeps such a limit by definition."""
+    slack: float
+    """How far a relative limit lets the metric fall behind float, in its unit; 0 for others."""
+    estimate: Outcome
+    """Met or broken by the best estimate."""
+    samples: int | None = None
+    """Where it is undecided: how many would decide it if the rates stay as they are; ``None``: decided, or unknown."""
+
+
+@dataclass(frozen=True)
 class MetricResult:
     value: float
     difference: float | None
@@ -51,6 +67,8 @@ class MetricResult:
     extras: Mapping[str, Any] = field(default_factory=dict)
     unit: str = ""
     """``fraction``, ``dB``, or empty for a metric's own."""
+    limit: LimitStanding | None = None
+    """``None``: nothing is asked of it."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class TestValues:
             "pareto",
             0,
         )
-        assert (plan.min_snr, plan.batch, plan.scope, plan.trials) == (15.0, 1, "inference", None)
+        assert (plan.min_snr, plan.batch, plan.scope, plan.trials) == (None, 1, "inference", None)
 
     def test_texts_become_numbers(self) -> None:
         plan = make_plan(

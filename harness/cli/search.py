@@ -55,7 +55,11 @@ from harness.quantize.shapes import parse_set_dims
 @click.option("--max-size", help="Limit of the model file, such as 500kB.")
 @click.option("--max-memory", help="Limit of the peak on the board, such as 64MB.")
 @click.option("--min-offload", type=float, help="Limit: share of operators on the accelerator, 0..1.")
-@click.option("--min-snr", type=float, help="dB against float below which a model is refused.  [default: 15]")
+@click.option(
+    "--min-snr",
+    type=float,
+    help="dB against float below which a model is refused.  [default: 15; 3 where labels decide]",
+)
 @click.option(
     "--metric",
     "metrics",

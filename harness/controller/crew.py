@@ -78,7 +78,7 @@ def hire(
     except BoardtuneError:
         ray.kill(recorder)
         raise
-    limits = QuantizeLimits(setup.plan.quantize_timeout / 1e9, setup.plan.quantize_memory, setup.plan.min_snr)
+    limits = QuantizeLimits(setup.plan.quantize_timeout / 1e9, setup.plan.quantize_memory, setup.prepared.min_snr_db)
     material = Material(
         model=ray.put(setup.prepared.model.path.read_bytes()),
         calibration=ray.put(setup.prepared.calibration.read_bytes()),

@@ -43,6 +43,8 @@ class Origin:
     limits: QuantizeLimits = field(default_factory=QuantizeLimits)
 
 
+NO_FLOOR_DB = -200.0
+"""What was accepted once is not judged again: its bytes are compared."""
 VERSIONS = ("onnx", "onnxruntime", "numpy")
 """Packages that decide what bytes come out."""
 
@@ -79,7 +81,7 @@ def origin_of_trial(run: RunDirectory, number: int) -> Origin:
         batch=plan.batch,
         candidate=files.get(recipe.source),
         kept=run.model_path(number),
-        limits=QuantizeLimits(plan.quantize_timeout / 1e9, plan.quantize_memory, plan.min_snr),
+        limits=QuantizeLimits(plan.quantize_timeout / 1e9, plan.quantize_memory, NO_FLOOR_DB),
     )
 
 
@@ -115,7 +117,7 @@ def origin_of_export(path: Path) -> Origin:
         versions=_versions(stamp.get("version"), stamped_json(stamp, "versions")),
         set_dim=stamped_json(stamp, "set_dim"),
         batch=batch,
-        limits=QuantizeLimits(min_snr_db=-200.0),
+        limits=QuantizeLimits(min_snr_db=NO_FLOOR_DB),
     )
 
 

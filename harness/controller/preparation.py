@@ -19,6 +19,7 @@ from device_agents.runner.platform import Options
 from harness.boards.host_lock import host_lock
 from harness.controller.board_session import Scoring
 from harness.controller.evaluation import EvaluationPart, PartName, sha256_file
+from harness.controller.floor import floor_db
 from harness.data.checks import check_data
 from harness.data.dataset import Dataset
 from harness.data.metric import Metric
@@ -39,6 +40,9 @@ from harness.search.constraints import Constraints
 
 _HOST = Options([("CPUExecutionProvider", {})], 0, 1, "all", {})
 """On all of this host's processors."""
+SEARCHED_ON = 1000
+"""Evaluation samples to search on, at most: they only rank, for which a point is enough; the rest decide, once for each
+finalist."""
 _WITHOUT_EVALUATION = "no evaluation set: candidates are compared with float on the calibration samples (SNR)"
 
 
@@ -56,6 +60,8 @@ class Prepared:
     digests: Mapping[str, str]
     """Role (calibration, evaluation, preprocess) -> digest of the content."""
     notices: tuple[str, ...]
+    min_snr_db: float
+    """Under which a quantized model is refused."""
     imported: tuple[ImportedModel, ...] = ()
     """Models made elsewhere that take part."""
 
@@ -110,6 +116,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
             "preprocess": preprocess.digest if preprocess else "",
         },
         notices=tuple(dict.fromkeys(notices)),
+        min_snr_db=floor_db(plan, metrics, bounds),
         imported=imported,
     )
 
@@ -179,7 +186,8 @@ def _parts(
     plan: Plan, evaluation: Dataset, float_outputs: Tensors, folder: Path, *, raw: bool
 ) -> dict[PartName, EvaluationPart]:
     """Disjoint parts to search on and to report on; the same samples twice where there are too few to split."""
-    search, final = split_rows(evaluation.labels, len(evaluation), plan.seed)
+    share = min(0.5, SEARCHED_ON / max(1, len(evaluation)))
+    search, final = split_rows(evaluation.labels, len(evaluation), plan.seed, share)
     parts: dict[PartName, EvaluationPart] = {}
     for name, rows in (("search", search), ("final", final)):
         part = evaluation.rows(rows)

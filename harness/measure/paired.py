@@ -27,9 +27,8 @@ from scipy.special import ndtri, stdtrit
 
 from harness.data.score import MetricFacts, Score
 from harness.errors import ConfigError
-from harness.results import MetricResult, Outcome
-
-Interval = tuple[float, float]
+from harness.measure.enough import Interval, samples_to_decide
+from harness.results import LimitStanding, MetricResult, Outcome
 
 CONFIDENCE = 0.95
 
@@ -198,12 +197,14 @@ def compare(
     if paired and float_score is not None:
         difference = score.value - float_score.value
         interval = _difference_interval(metric, score, float_score, confidence)
+    limit: LimitStanding | None = None
     outcome: Outcome = "none"
     if bound is not None:
-        if not bound.relative:
-            outcome = bound.decide(value_interval, metric.higher_is_better)
-        else:
-            outcome = bound.decide(interval if paired else (0.0, 0.0), metric.higher_is_better)
+        decisive = value_interval
+        if bound.relative:
+            decisive = interval if paired else (0.0, 0.0)
+        outcome = bound.decide(decisive, metric.higher_is_better)
+        limit = _standing(metric, bound, score, float_score if paired else None, decisive, outcome)
     return MetricResult(
         value=score.value,
         difference=difference,
@@ -217,15 +218,67 @@ def compare(
             "value_ci95": None if value_interval is None else list(value_interval),
         },
         unit=metric.unit,
+        limit=limit,
     )
 
 
+def _standing(
+    metric: MetricFacts,
+    bound: AccuracyBound,
+    score: Score,
+    reference: Score | None,
+    interval: Interval | None,
+    outcome: Outcome,
+) -> LimitStanding:
+    """``reference`` is ``None`` where there is no difference: for float itself, and metrics that compare with float;
+    ``interval`` is the one that the bound was decided on."""
+    estimate = score.value
+    if bound.relative:
+        estimate = 0.0 if reference is None else score.value - reference.value
+    samples = None
+    if outcome == "undecided" and interval is not None:
+        samples = samples_to_decide(
+            score.n,
+            lambda found: bound.decide(found, metric.higher_is_better) != "undecided",
+            _projected(metric, bound, score, reference, estimate, interval),
+        )
+    return LimitStanding(
+        text=bound.text,
+        relative=bound.relative,
+        slack=abs(bound.value) if bound.relative else 0.0,
+        estimate=bound.decide((estimate, estimate), metric.higher_is_better),
+        samples=samples,
+    )
+
+
+def _projected(
+    metric: MetricFacts,
+    bound: AccuracyBound,
+    score: Score,
+    reference: Score | None,
+    estimate: float,
+    interval: Interval,
+) -> Callable[[float], Interval]:
+    """The interval that so many times as many samples would give, were they like those at hand."""
+    if metric.kind != "proportion" or score.per_sample is None:
+        low, high = interval
+        return lambda k: (estimate - (estimate - low) / math.sqrt(k), estimate + (high - estimate) / math.sqrt(k))
+    ours, n = score.per_sample != 0, score.per_sample.size
+    if not bound.relative or reference is None or reference.per_sample is None:
+        right = int(np.count_nonzero(ours))
+        return lambda k: wilson_interval(k * right, k * n)
+    theirs = reference.per_sample != 0
+    gained, lost = int(np.count_nonzero(ours & ~theirs)), int(np.count_nonzero(~ours & theirs))
+    return lambda k: paired_proportion_interval(k * gained, k * lost, k * n)
+
+
 def paired_proportion_interval(
-    only_candidate: int, only_float: int, n: int, confidence: float = CONFIDENCE
+    only_candidate: float, only_float: float, n: float, confidence: float = CONFIDENCE
 ) -> Interval:
     """Tango's score interval of (only_candidate - only_float) / n, from the discordant counts among n pairs.
 
-    Raises ``ValueError`` if the counts are not those of a paired table.
+    Counts need not be whole: scaled, they are what as many more samples would be expected to give. Raises
+    ``ValueError`` if the counts are not those of a paired table.
     """
     b, c = only_candidate, only_float
     if n < 1 or b < 0 or c < 0 or b + c > n:
@@ -234,7 +287,7 @@ def paired_proportion_interval(
     return -_upper_limit(c, b, n, z), _upper_limit(b, c, n, z)
 
 
-def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson_interval(successes: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """Wilson's score interval of successes / n. Raises ``ValueError`` for impossible counts."""
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"not a proportion: {successes} of {n}")
@@ -285,7 +338,7 @@ def _difference_interval(metric: MetricFacts, score: Score, reference: Score, co
     return mean_interval(score.value - reference.value, score.per_sample - reference.per_sample, confidence)
 
 
-def _upper_limit(b: int, c: int, n: int, z: float) -> float:
+def _upper_limit(b: float, c: float, n: float, z: float) -> float:
     """The difference above (b - c) / n at which Tango's statistic falls to -z."""
     centre = (b - c) / n
     if centre == 1.0:
@@ -296,7 +349,7 @@ def _upper_limit(b: int, c: int, n: int, z: float) -> float:
     return float(brentq(lambda d: z if d == centre else statistic(d) + z, centre, end, xtol=1e-14, maxiter=500))
 
 
-def _tango(b: int, c: int, n: int) -> Callable[[float], float]:
+def _tango(b: float, c: float, n: float) -> Callable[[float], float]:
     """Score statistic of the hypothesis that the difference is d: Tango (1998) (24)-(26) at Delta = -d."""
 
     def statistic(d: float) -> float:

@@ -62,14 +62,17 @@ def board_verdict(
     number = wording.trial_name(chosen)
     if candidate.recipe.get("scheme") == "float32":
         sentence = f"keep float ({number}) on {place}: no quantized model that keeps the constraints ranks above it"
-        return BoardVerdict(board, "float", so_far + sentence, caveats, emulated, chosen)
+        open_questions = _faster_but_uncertain(result, here, picks, metrics, dict(units or {}))
+        return BoardVerdict(board, "float", so_far + sentence, (*caveats, *open_questions), emulated, chosen)
     parts = [_speed(result, baseline, place)]
     if pace(result, baseline) in ("level", "slower") and baseline is not None:
         shrink = baseline.artifact.size_bytes / max(result.artifact.size_bytes, 1)
         parts.append(f"{wording.ratio(shrink)} smaller" if shrink > 1 else f"{wording.ratio(1 / shrink)} larger")
     parts.extend(_accuracy(result, metrics, dict(units or {})))
-    tone: Tone = "undecided" if "undecided" in result.constraints.values() or result.verdict != "valid" else "ship"
-    return BoardVerdict(board, tone, f"{so_far}ship {number}: {', '.join(parts)}", caveats, emulated, chosen)
+    undecided = [name for name, outcome in result.constraints.items() if outcome == "undecided"]
+    tone: Tone = "undecided" if undecided or result.verdict != "valid" else "ship"
+    provided = f", if its {' and '.join(undecided)} holds" if undecided else ""
+    return BoardVerdict(board, tone, f"{so_far}ship {number}{provided}: {', '.join(parts)}", caveats, emulated, chosen)
 
 
 def pace(result: BoardResult, baseline: BoardResult | None) -> Pace:
@@ -87,10 +90,17 @@ def _speed(result: BoardResult, baseline: BoardResult | None, place: str) -> str
         return f"latency unknown on {place}"
     if kind == "unknown" or baseline is None or baseline.latency_ns is None:
         return f"{wording.latency(result.latency_ns.p50)} on {place}, where float has no measurement to compare with"
-    quotient = baseline.latency_ns.p50 / result.latency_ns.p50
     if kind == "level":
         return f"as fast as float on {place} within the confidence intervals"
-    return f"{wording.ratio(max(quotient, 1 / quotient))} {kind} than float on {place}"
+    return f"{_quotient(result, baseline)} on {place}"
+
+
+def _quotient(result: BoardResult, baseline: BoardResult) -> str:
+    """Where both were measured and the difference is resolved."""
+    if result.latency_ns is None or baseline.latency_ns is None:
+        return "of unknown latency"
+    quotient = baseline.latency_ns.p50 / result.latency_ns.p50
+    return f"{wording.ratio(max(quotient, 1 / quotient))} {pace(result, baseline)} than float"
 
 
 def _accuracy(result: BoardResult, metrics: Sequence[str], units: dict[str, str]) -> list[str]:
@@ -114,15 +124,48 @@ def _caveats(result: BoardResult, metrics: Sequence[str], units: dict[str, str])
     return tuple(found)
 
 
+def _faster_but_uncertain(
+    baseline: BoardResult,
+    here: Mapping[int, tuple[Candidate, BoardResult]],
+    picks: Sequence[int],
+    metrics: Sequence[str],
+    units: dict[str, str],
+) -> list[str]:
+    """What might rank above float if more were known: the first pick that is faster, and what is open about it."""
+    for number in picks:
+        if number not in here or pace(here[number][1], baseline) != "faster":
+            continue
+        result = here[number][1]
+        told = [_quotient(result, baseline), *_accuracy(result, metrics, units)]
+        return [
+            f"{wording.trial_name(number)} is {', '.join(told)}: {text}" for text in _caveats(result, metrics, units)
+        ]
+    return []
+
+
 def _undecided_interval(name: str, result: BoardResult, metrics: Sequence[str], units: dict[str, str]) -> str:
     if name == "latency" and result.latency_ns is not None:
         return f" ({wording.latency_interval(*result.latency_ns.ci95)})"
     undecided: dict[str, MetricResult] = {n: m for n, m in result.metrics.items() if m.outcome == "undecided"}
     if name == "accuracy" and undecided:
         metric_name = next((m for m in metrics if m in undecided), next(iter(undecided)))
-        interval = wording.metric_interval(undecided[metric_name], wording.metric_unit(metric_name, units))
-        return f" ({interval} {wording.metric_name(metric_name)})" if interval else ""
+        metric = undecided[metric_name]
+        interval = wording.metric_interval(metric, wording.metric_unit(metric_name, units))
+        shown = f" ({interval} {wording.metric_name(metric_name)})" if interval else ""
+        return shown + _samples_wanted(metric)
     return ""
+
+
+def _samples_wanted(metric: MetricResult) -> str:
+    limit = metric.limit
+    if limit is None:
+        return ""
+    if limit.samples is None:
+        return f"; the limit is {limit.text}, where the estimate lies as well"
+    return (
+        f"; the limit is {limit.text}: about {limit.samples:,} samples of this kind would decide it, "
+        f"{metric.n:,} did not"
+    )
 
 
 def _nothing(place: str, results: Sequence[BoardResult]) -> str:

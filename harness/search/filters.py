@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -18,11 +19,12 @@ def pareto_filter(objective: Objective) -> Filter:
     """The Pareto set first, by the objective; where it has fewer than K, the Pareto set of the rest, and so on.
 
     ``pareto`` takes from a set what adds most hypervolume (log latency and loss, each stretched to 0..1 over all).
+    Losses that differ by less than their resolution are not stretched so far: chance would weigh as much as time.
     """
 
     def choose(items: Sequence[Ranked], k: int) -> list[Ranked]:
         ordered = sorted(items, key=lambda r: (*_key(objective)(r), r.trial))
-        stretched = normalised([r.point for r in ordered])
+        stretched = normalised([r.point for r in ordered], _least(ordered))
         chosen: list[int] = []
         for front in fronts([r.point for r in ordered]):
             wanted = k - len(chosen)
@@ -59,7 +61,8 @@ def balanced_filter(items: Sequence[Ranked], k: int) -> list[Ranked]:
 
 
 def score_filter(latency_weight: float = 0.5) -> Filter:
-    """Lowest weighted sum of log latency and loss, each stretched to 0..1 over the candidates.
+    """Lowest weighted sum of log latency and loss, each stretched to 0..1 over the candidates (see
+    :func:`pareto_filter` for losses that hardly differ).
 
     Raises ``ValueError`` on a weight outside 0..1.
     """
@@ -67,11 +70,18 @@ def score_filter(latency_weight: float = 0.5) -> Filter:
         raise ValueError(f"the weight of latency is {latency_weight}: must be within 0..1")
 
     def choose(items: Sequence[Ranked], k: int) -> list[Ranked]:
-        scores = [latency_weight * p[0] + (1 - latency_weight) * p[1] for p in normalised([r.point for r in items])]
+        scores = [
+            latency_weight * p[0] + (1 - latency_weight) * p[1]
+            for p in normalised([r.point for r in items], _least(items))
+        ]
         order = sorted(range(len(items)), key=lambda i: (scores[i], items[i].trial))
         return [items[i] for i in order[:k]]
 
     return choose
+
+
+def _least(items: Sequence[Ranked]) -> tuple[float, ...]:
+    return (0.0, statistics.median(r.resolution for r in items)) if items else ()
 
 
 def _key(objective: Objective) -> Callable[[Ranked], tuple[float, float]]:

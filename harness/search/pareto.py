@@ -51,10 +51,13 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
     return total
 
 
-def normalised(points: Sequence[Point]) -> list[Point]:
-    """Each objective stretched to 0..1 over the points; 0 where all are equal."""
+def normalised(points: Sequence[Point], least: Sequence[float] = ()) -> list[Point]:
+    """Each objective stretched to 0..1 over the points; 0 where all are equal. ``least``: spans that are taken as no
+    shorter than these, by objective."""
     lows = [min(column) for column in zip(*points, strict=True)]
     spans = [max(column) - low for column, low in zip(zip(*points, strict=True), lows, strict=True)]
+    if least:
+        spans = [max(span, shortest) for span, shortest in zip(spans, least, strict=True)]
     return [
         tuple((x - low) / span if span > 0 else 0.0 for x, low, span in zip(p, lows, spans, strict=True))
         for p in points

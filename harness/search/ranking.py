@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.results import BoardResult, Candidate
 from harness.search.pareto import Point
@@ -12,6 +12,8 @@ from harness.units import format_bytes, format_ns
 
 LARGEST = 1e100
 """Numbers beyond this are mistakes; arithmetic on them would overflow."""
+_STANDINGS = 3
+"""Tiers of valid measurements, and of suspect ones."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,12 @@ class Ranked:
     loss: float
     """Of the ranking metric, lower is better: its value, or minus its value; 0 where there is no metric."""
     tier: int
-    """0 valid and every constraint met, 1 valid and one undecided, 2 suspect and met, 3 suspect and undecided."""
+    """0 valid and every constraint met, 1 valid and one undecided, 2 the same where the best estimate breaks a limit on
+    accuracy; 3, 4, 5 the same of suspect measurements."""
     value: float | None
     """Of the ranking metric as it was measured."""
+    resolution: float = 0.0
+    """Of the loss: differences below it are within the limit asked for, or within what the samples can tell."""
 
     @property
     def trial(self) -> int:
@@ -72,9 +77,51 @@ def rank_on_board(candidate: Candidate, board: str, metric: str | None) -> Ranke
             return f"{metric} was not measured"
         value = found.value
         loss = -value if found.higher_is_better else value
-    undecided = any(outcome == "undecided" for outcome in result.constraints.values())
-    tier = 2 * (result.verdict == "suspect") + undecided
-    return Ranked(candidate, result, latency.p50, loss, tier, value)
+    tier = _STANDINGS * (result.verdict == "suspect") + _standing(result)
+    return Ranked(candidate, result, latency.p50, loss, tier, value, _resolution(result, metric))
+
+
+def _standing(result: BoardResult) -> int:
+    if "undecided" not in result.constraints.values():
+        return 0
+    broken = any(m.outcome == "undecided" and m.limit and m.limit.estimate == "broken" for m in result.metrics.values())
+    return 2 if broken else 1
+
+
+def _resolution(result: BoardResult, metric: str | None) -> float:
+    found = result.metrics.get(metric) if metric is not None else None
+    if found is None:
+        return 0.0
+    slack = found.limit.slack if found.limit is not None else 0.0
+    paired = found.difference is not None and found.ci95 is not None and all(usable(end) for end in found.ci95)
+    half = (found.ci95[1] - found.ci95[0]) / 2 if paired and found.ci95 is not None else 0.0
+    return max(slack, half)
+
+
+def with_float_in_place(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """Float without the advantage that it keeps a limit against itself by definition.
+
+    Where no other candidate keeps every limit for certain, and some that are undecided keep them by their best
+    estimate, float stands among those instead of before them: how few samples there are says nothing for it.
+    """
+    return [replace(item, tier=item.tier + 1) if _by_definition(item, ranked) else item for item in ranked]
+
+
+def _by_definition(item: Ranked, ranked: Sequence[Ranked]) -> bool:
+    limits = [metric.limit for metric in item.result.metrics.values() if metric.limit is not None]
+    others = [other for other in ranked if other is not item]
+    return (
+        item.is_float
+        and item.tier % _STANDINGS == 0
+        and bool(limits)
+        and all(limit.relative for limit in limits)
+        and not any(other.tier == item.tier for other in others)
+        and any(other.tier == item.tier + 1 and _undecided(other) == ["accuracy"] for other in others)
+    )
+
+
+def _undecided(item: Ranked) -> list[str]:
+    return [name for name, outcome in item.result.constraints.items() if outcome == "undecided"]
 
 
 def without_copies(ranked: Sequence[Ranked]) -> tuple[list[Ranked], dict[int, str]]:

@@ -26,11 +26,20 @@ def picked(
         parts.append(_against(item, baseline, metric))
     undecided = sorted(name for name, outcome in item.result.constraints.items() if outcome == "undecided")
     if undecided:
-        parts.append(f"undecided on {' and '.join(undecided)}: more samples would tell")
+        parts.append(f"undecided on {' and '.join(undecided)}: {_what_would_tell(item, undecided)}")
     if item.result.verdict == "suspect":
         why = item.result.reasons[0] if item.result.reasons else "no reason recorded"
         parts.append(f"suspect ({why})")
     return "; ".join(parts)
+
+
+def _what_would_tell(item: Ranked, undecided: Sequence[str]) -> str:
+    limits = [m.limit for m in item.result.metrics.values() if m.outcome == "undecided" and m.limit is not None]
+    wanted = [limit.samples for limit in limits if limit.samples is not None]
+    if undecided != ["accuracy"] or not limits or len(wanted) < len(limits):
+        return "more samples would tell"
+    samples = max(m.n for m in item.result.metrics.values() if m.outcome == "undecided")
+    return f"about {max(wanted):,} samples like these {samples:,} would tell whether it keeps {limits[0].text}"
 
 
 def not_picked(item: Ranked, chosen: Sequence[Ranked], metric: str | None) -> str:

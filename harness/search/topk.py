@@ -1,7 +1,8 @@
 """The top-K filter: which candidates to ship to a board, with a reason for each that is picked and each that is not.
 
-Constraints first, then candidates by tier (valid before suspect, constraints met before undecided), within a tier the
-Pareto set and K of it by the objective, or another filter. Works on any set of candidates, also while a search runs.
+Constraints first, then candidates by tier (valid before suspect, constraints met before undecided, those that the best
+estimate keeps before those it breaks), within a tier the Pareto set and K of it by the objective, or another filter.
+Works on any set of candidates, also while a search runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from harness.errors import ConfigError
 from harness.results import Candidate
 from harness.search.filters import Filter, Objective, balanced_filter, pareto_filter, score_filter
-from harness.search.ranking import Ranked, rank_on_board, without_copies
+from harness.search.ranking import Ranked, rank_on_board, with_float_in_place, without_copies
 from harness.search.reasons import not_picked, picked
 
 UserFilter = Callable[[Sequence[Candidate], int], Sequence[Any]]
@@ -78,6 +79,7 @@ def select_top_k(
         else:
             others[candidate.trial] = found
     ranked, copies = without_copies(ranked)
+    ranked = with_float_in_place(ranked)
     others |= copies
     name = filter_by if isinstance(filter_by, str) else _name(filter_by)
     chosen = (

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from harness.controller.dry_run import describe
+from harness.controller.floor import LABELS_DECIDE_DB, WITHOUT_LABELS_DB
 from harness.controller.interrupt import Interruption
 from harness.controller.inventory import inventory
 from harness.controller.policy import MeasurementPolicy, seed_of
@@ -90,6 +91,35 @@ def test_batches_that_do_not_come_out_even(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
     np.testing.assert_allclose(run_on_host(found.model.path, {"x": x}, 1)["y"], x @ made_up.WEIGHTS, rtol=1e-5)
     assert len(run_on_host(model, {"x": np.zeros((6, 6), np.float32)}, 3)["y"]) == 6
+
+
+class TestFloor:
+    """Of the signal-to-noise ratio: scores say little where answers can be compared with labels."""
+
+    def test_labels_decide_where_there_are_any(self, tmp_path: Path) -> None:
+        assert prepared(tmp_path).min_snr_db == LABELS_DECIDE_DB == 3.0
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"eval": None, "min_accuracy": None},
+            {"metrics": ["snr"], "min_accuracy": "20dB"},
+            {"metrics": ["top1", "snr"], "min_accuracy": "snr>=20dB"},
+        ],
+    )
+    def test_without_them_it_is_all_there_is(self, tmp_path: Path, changes: dict[str, Any]) -> None:
+        assert prepared(tmp_path, **changes).min_snr_db == WITHOUT_LABELS_DB == 15.0
+
+    @pytest.mark.parametrize("asked", [-5.0, 20.0])
+    def test_what_is_asked_for_wins(self, tmp_path: Path, asked: float) -> None:
+        assert prepared(tmp_path, min_snr=asked).min_snr_db == asked
+
+
+def test_no_more_than_a_thousand_samples_are_searched_on(tmp_path: Path) -> None:
+    plan = made_up.tiny_plan(tmp_path / "data")
+    made_up.write_data(tmp_path / "data" / "eval.npz", 3000, seed=2)
+    parts = prepare(plan, tmp_path / "work").parts
+    assert {name: part.samples for name, part in parts.items()} == {"search": 1000, "final": 2000}
 
 
 class TestSetup:

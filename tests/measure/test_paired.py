@@ -343,3 +343,67 @@ def test_outcome_follows_from_where_the_interval_lies(centre: float, half: float
     good = (lambda x: x >= limit) if higher else (lambda x: x <= limit)
     ends = {good(centre - half), good(centre + half)}
     assert outcome == {(True,): "met", (False,): "broken"}.get(tuple(ends), "undecided")
+
+
+# Samples that would decide ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gained", "lost", "n"), [(20, 25, 1000), (3, 3, 300), (0, 0, 100), (10, 40, 1000)])
+@pytest.mark.parametrize("text", ["-1pp", "-2pp"])
+def test_so_many_samples_like_these_decide_and_clearly_fewer_do_not(gained: int, lost: int, n: int, text: str) -> None:
+    ours, theirs = hits_of(n - gained - lost - 10, gained, lost, 10)
+    bound = AccuracyBound.parse(text)
+    found = compare(TOP1, ours, theirs, bound)
+    assert found.limit is not None
+    if found.outcome != "undecided":
+        assert found.limit.samples is None
+        return
+    wanted = found.limit.samples
+    assert wanted is not None
+    assert wanted > n
+
+    def outcome(samples: float) -> str:
+        k = samples / n
+        return bound.decide(paired_proportion_interval(k * gained, k * lost, k * n), higher_is_better=True)
+
+    # Two digits are told, rounded up: a tenth at most.
+    assert outcome(wanted) == found.limit.estimate != "undecided"
+    assert outcome(0.89 * wanted) == "undecided"
+
+
+def test_full_agreement_needs_what_its_closed_form_says() -> None:
+    ours, theirs = hits_of(90, 0, 0, 10)
+    found = compare(TOP1, ours, theirs, AccuracyBound.parse("-1pp")).limit
+    assert found is not None
+    assert found.samples == 390  # 381, to two digits
+
+
+def test_samples_for_a_mean_follow_the_square_root_law() -> None:
+    values = np.random.default_rng(3).normal(0.0, 1.0, 400)
+    ours, theirs = Score(float(values.mean()), 400, values), Score(0.0, 400, np.zeros(400))
+    low, high = mean_interval(float(values.mean()), values) or (0.0, 0.0)
+    room = (high - low) / 2 / 3
+    bound = AccuracyBound.parse(f"{float(values.mean()) + room:+.6f}")
+    found = compare(MAE, ours, theirs, bound)
+    assert found.outcome == "undecided"
+    assert found.limit is not None
+    assert found.limit.samples is not None
+    # Nine times as many, to two digits.
+    assert 3600 <= found.limit.samples <= 3700
+
+
+def test_an_estimate_on_the_limit_is_never_decided() -> None:
+    ours, theirs = hits_of(880, 10, 20, 90)
+    found = compare(TOP1, ours, theirs, AccuracyBound.parse("-1pp"))
+    assert (found.outcome, found.limit and found.limit.samples) == ("undecided", None)
+
+
+def test_what_is_known_of_a_limit() -> None:
+    ours, theirs = hits_of(880, 10, 20, 90)
+    assert compare(TOP1, ours, theirs, None).limit is None
+    relative = compare(TOP1, ours, None, AccuracyBound.parse("-1pp")).limit
+    assert relative is not None
+    assert (relative.relative, relative.slack, relative.estimate) == (True, 0.01, "met")
+    absolute = compare(TOP1, ours, theirs, AccuracyBound.parse("95%")).limit
+    assert absolute is not None
+    assert (absolute.relative, absolute.slack, absolute.estimate) == (False, 0.0, "broken")

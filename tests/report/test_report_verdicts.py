@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.report import wording
 from harness.report.verdict import board_verdict, pace
-from harness.results import ArtifactInfo, BoardResult, Candidate, LatencyResult, MetricResult
+from harness.results import ArtifactInfo, BoardResult, Candidate, LatencyResult, LimitStanding, MetricResult
 
 
 def result(ms: float | None, *, width: float = 0.01, size: int = 100, **changes: Any) -> BoardResult:
@@ -86,6 +86,40 @@ def test_undecided_is_a_caveat_with_its_interval() -> None:
     )
     late = verdict(quantized(7, result(1.0, constraints={"latency": "undecided"})), picks=(7,))
     assert "(990–1010 µs)" in late.caveats[0]
+
+
+UNDECIDED = result(
+    1.0,
+    metrics={
+        "top1": MetricResult(
+            0.9, -0.002, (-0.013, 0.009), "undecided", 1000, limit=LimitStanding("-1pp", True, 0.01, "met", 2300)
+        )
+    },
+    constraints={"accuracy": "undecided"},
+)
+
+
+def test_what_is_undecided_says_how_many_samples_would_decide() -> None:
+    found = verdict(quantized(7, UNDECIDED), picks=(7, 0))
+    assert found.sentence == "ship 0007, if its accuracy holds: 3.1× faster than float on rpi5, −0.2 pp top-1"
+    assert found.caveats == (
+        "whether it keeps the accuracy constraint is undecided at 95 % confidence (−1.30 … +0.90 pp top-1); "
+        "the limit is -1pp: about 2,300 samples of this kind would decide it, 1,000 did not",
+    )
+
+
+def test_float_is_not_kept_in_silence_where_a_faster_one_is_uncertain() -> None:
+    suspect = quantized(8, result(1.0, verdict="suspect", reasons=("it drifted",)))
+    found = verdict(quantized(6, result(6.2)), suspect, picks=(0, 6, 8))
+    assert found.tone == "float"
+    assert found.caveats == ("0008 is 3.1× faster than float, −0.2 pp top-1: the measurement is suspect: it drifted",)
+    assert (
+        verdict(quantized(7, UNDECIDED), picks=(0, 7))
+        .caveats[0]
+        .startswith(
+            "0007 is 3.1× faster than float, −0.2 pp top-1: whether it keeps the accuracy constraint is undecided"
+        )
+    )
 
 
 def test_a_suspect_measurement_is_a_caveat() -> None:

@@ -7,7 +7,16 @@ from typing import Any
 
 from harness.recipes.recipe import Calibration, Recipe
 from harness.recipes.space import ParameterSource, Space, grid
-from harness.results import ArtifactInfo, BoardResult, Candidate, LatencyResult, MetricResult, Outcome, Verdict
+from harness.results import (
+    ArtifactInfo,
+    BoardResult,
+    Candidate,
+    LatencyResult,
+    LimitStanding,
+    MetricResult,
+    Outcome,
+    Verdict,
+)
 
 BOARD = "pi"
 
@@ -25,6 +34,8 @@ def candidate(
     higher_is_better: bool = True,
     difference: float | None = None,
     board: str = BOARD,
+    ci95: tuple[float, float] | None = None,
+    limit: LimitStanding | None = None,
 ) -> Candidate:
     latency = (
         None
@@ -34,7 +45,7 @@ def candidate(
     metrics = (
         {}
         if accuracy is None
-        else {"top1": MetricResult(accuracy, difference, None, higher_is_better=higher_is_better)}
+        else {"top1": _metric(accuracy, difference, ci95, higher_is_better, limit, constraints or {})}
     )
     result = BoardResult(
         emulated=False,
@@ -51,6 +62,18 @@ def candidate(
         constraints=constraints or {},
     )
     return Candidate(trial, {"scheme": scheme}, f"label {trial}", {board: result})
+
+
+def _metric(
+    accuracy: float,
+    difference: float | None,
+    ci95: tuple[float, float] | None,
+    higher_is_better: bool,
+    limit: LimitStanding | None,
+    constraints: Mapping[str, Outcome],
+) -> MetricResult:
+    outcome = constraints.get("accuracy", "none") if limit is not None else "none"
+    return MetricResult(accuracy, difference, ci95, outcome, 1000, higher_is_better, limit=limit)
 
 
 def small_recipe(source: ParameterSource) -> Recipe:

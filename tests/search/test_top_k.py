@@ -6,6 +6,8 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from search_values import BOARD, candidate
 
 from harness.errors import ConfigError
-from harness.results import Candidate
+from harness.results import Candidate, LimitStanding, Outcome
 from harness.search.filters import balanced_filter, score_filter
 from harness.search.futility import futility_threshold_ns
 from harness.search.pareto import dominates, fronts, greedy_hypervolume, hypervolume, normalised
@@ -60,6 +62,7 @@ class TestPareto:
 
     def test_normalised(self) -> None:
         assert normalised([(1.0, 5.0), (3.0, 5.0), (2.0, 5.0)]) == [(0.0, 0.0), (1.0, 0.0), (0.5, 0.0)]
+        assert normalised([(1.0, 5.0), (3.0, 6.0)], (1.0, 4.0)) == [(0.0, 0.0), (1.0, 0.25)]
 
 
 class TestConstraintsFirst:
@@ -126,6 +129,73 @@ class TestConstraintsFirst:
         )
         assert found.trials == (3,)
         assert found.others[5] == "the same artifact as 0003"
+
+
+def limited(
+    trial: int, latency_ns: float, difference: float, half: float, outcome: Outcome, **options: Any
+) -> Candidate:
+    """A candidate of 90 % + ``difference``, known to ``half``, under the limit of -1pp."""
+    is_float = options.get("scheme") == "float32"
+    estimate: Outcome = "met" if difference >= -0.01 else "broken"
+    return candidate(
+        trial,
+        latency_ns,
+        0.9 + difference,
+        difference=None if is_float else difference,
+        ci95=(difference - half, difference + half),
+        constraints={"accuracy": outcome},
+        limit=LimitStanding("-1pp", True, 0.01, estimate, 2300 if outcome == "undecided" else None),
+        **options,
+    )
+
+
+class TestFloatUnderALimit:
+    """That float differs from itself by nothing is no finding about the others."""
+
+    FLOAT = limited(0, 2e6, 0.0, 0.0, "met", scheme="float32")
+    LIKELY = limited(1, 1e6, -0.002, 0.011, "undecided")
+    UNLIKELY = limited(2, 0.9e6, -0.012, 0.011, "undecided")
+
+    def test_few_samples_do_not_speak_for_float(self) -> None:
+        found = select_top_k([self.FLOAT, self.LIKELY, self.UNLIKELY], BOARD, 3, metric="top1")
+        assert found.trials == (1, 0, 2)
+        assert "about 2,300 samples like these 1,000 would tell whether it keeps -1pp" in found.reasons[1]
+
+    def test_it_stays_before_what_the_estimate_speaks_against(self) -> None:
+        assert trials([self.FLOAT, self.UNLIKELY]) == (0, 2)
+
+    def test_it_wins_where_it_is_the_fastest(self) -> None:
+        assert trials([limited(0, 0.5e6, 0.0, 0.0, "met", scheme="float32"), self.LIKELY]) == (0, 1)
+
+    def test_a_certain_one_stays_before_the_undecided(self) -> None:
+        certain = limited(3, 1.5e6, -0.001, 0.005, "met")
+        assert trials([self.FLOAT, self.LIKELY, certain])[0] == 3
+        assert trials([self.FLOAT, self.LIKELY, certain])[-1] == 1
+
+    def test_a_limit_on_the_value_is_a_finding(self) -> None:
+        absolute = LimitStanding("90%", False, 0.0, "met")
+        base = candidate(0, 2e6, 0.92, scheme="float32", constraints={"accuracy": "met"}, limit=absolute)
+        other = candidate(1, 1e6, 0.91, constraints={"accuracy": "undecided"}, limit=absolute)
+        assert trials([base, other]) == (0, 1)
+
+    def test_so_is_a_limit_on_latency(self) -> None:
+        late = replace(
+            self.LIKELY,
+            boards={BOARD: replace(self.LIKELY.boards[BOARD], constraints={"accuracy": "met", "latency": "undecided"})},
+        )
+        assert trials([self.FLOAT, late]) == (0, 1)
+
+    def test_suspect_ones_stay_behind(self) -> None:
+        assert trials([self.FLOAT, limited(1, 1e6, -0.002, 0.011, "undecided", verdict="suspect")]) == (0, 1)
+
+
+def test_a_difference_within_the_limit_weighs_less_than_time() -> None:
+    rows = [(1, 1e6, -0.001), (2, 1.2e6, 0.0), (3, 4e6, -0.001)]
+    assert trials([limited(*row, 0.004, "met") for row in rows], 1) == (1,)
+    # Stretched to 0..1, the tenth of a point would weigh as much as the fourfold time between the ends.
+    assert trials([candidate(n, time, 0.9 + difference) for n, time, difference in rows], 1) == (2,)
+    # What exceeds the limit counts as before.
+    assert trials([limited(n, time, 100 * d, 0.004, "met") for n, time, d in rows], 1) == (2,)
 
 
 class TestObjectives:
