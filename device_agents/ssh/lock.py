@@ -44,10 +44,10 @@ class BoardLock:
     On Windows, which has no ``flock``, it only warns.
     """
 
-    def __init__(self, folder: Path, address: Sequence[str]) -> None:
+    def __init__(self, folder: Path, address: Sequence[str], transport: str = "ssh") -> None:
         self._folder = folder
         name = "-via-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in reversed(address))
-        self.path = folder / f"ssh-{name[:200]}.lock"
+        self.path = folder / f"{transport}-{name[:200]}.lock"
         self._descriptor: int | None = None
 
     @property

@@ -1,0 +1,1 @@
+"""The firmware of microcontroller boards: C sources, and what builds them for this computer."""

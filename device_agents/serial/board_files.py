@@ -1,0 +1,128 @@
+"""What was deployed: models in the board's slots, samples on this side until a model says how to quantize them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import zipfile
+from collections import OrderedDict
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from device_agents.contract import BadData, DataRef, DeployReport
+from device_agents.transport import Deadline
+
+from .codes import Caps, Kind, SlotState, Type
+from .link import SerialLink
+from .messages import Hello, Slot
+from .slots import choose_base, choose_slot
+from .upload import Upload, has
+
+_KNOWN = 4
+"""Models whose bytes are remembered as dictionaries."""
+
+
+class BoardFiles:
+    """Objects of one board by digest."""
+
+    def __init__(self, link: SerialLink, *, pack: bool = True) -> None:
+        self._link = link
+        self._pack = pack
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        self._samples: dict[str, Path] = {}
+        self._used: dict[bytes, int] = {}
+        self._clock = itertools.count(1)
+
+    def has(self, sha256: str, deadline: Deadline) -> bool:
+        return sha256 in self._samples or self.slot_of(sha256, deadline) is not None
+
+    def slot_of(self, sha256: str, deadline: Deadline) -> int | None:
+        """The slot that holds the model; a use of it."""
+        digest = bytes.fromhex(sha256)
+        slot = has(self._link, digest, deadline)
+        if slot is not None:
+            self._used[digest] = next(self._clock)
+        return slot
+
+    def deploy(self, path: Path, sha256: str, keep: Collection[str], deadline: Deadline) -> DeployReport:
+        """Samples (``.npz``) are checked and remembered: what the board gets of them depends on the model.
+
+        Raises:
+            BadData: the file has another digest.
+            BoardUnfit: it does not fit.
+            Others: as :meth:`Upload.run`.
+        """
+        size = path.stat().st_size
+        if self.has(sha256, deadline):
+            return DeployReport(sha256, size, 0)
+        data = path.read_bytes()
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != sha256:
+            raise BadData(f"{path} has the sha256 {actual}, not {sha256}", hint="the file changed; quantize it again")
+        if zipfile.is_zipfile(path):
+            self._samples[sha256] = path
+            return DeployReport(sha256, size, 0)
+        if not data:
+            raise BadData(f"{path} is empty", hint="a model file is wanted")
+        sent, resumed = self.put(data, Kind.MODEL, {bytes.fromhex(digest) for digest in keep}, deadline)
+        return DeployReport(sha256, size, sent, resumed)
+
+    def put(self, data: bytes, kind: Kind, keep: Collection[bytes], deadline: Deadline) -> tuple[int, bool]:
+        """(bytes sent, whether an upload of before was continued); nothing is sent where it is there."""
+        digest = hashlib.sha256(data).digest()
+        self._used[digest] = next(self._clock)
+        if has(self._link, digest, deadline) is not None:
+            return 0, False
+        hello = self._link.hello(deadline)
+        slot = _unfinished(hello, digest) or choose_slot(hello.slots, len(data), kind, keep, self._used)
+        pack = self._pack and bool(hello.caps & Caps.DEFLATE)
+        base = None
+        if pack and kind == Kind.MODEL and hello.caps & Caps.DEFLATE_BASE:
+            base = choose_base(hello.slots, slot, self._known, self._used)
+        upload = Upload(self._link, data, digest, slot.id, kind, base, pack=pack)
+        uploaded = upload.run(deadline)
+        if kind == Kind.MODEL:
+            self._known[digest] = data
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        return uploaded.sent_bytes, uploaded.resumed
+
+    def clean(self, deadline: Deadline) -> list[str]:
+        """Empties all slots; names of what was in them."""
+        hello = self._link.hello(deadline)
+        there = [f"models/{slot.sha256.hex()}" for slot in hello.slots if slot.state != SlotState.EMPTY]
+        if there:
+            self._link.ask(Type.ERASE, b"\xff", deadline)
+        self._samples.clear()
+        return there
+
+    def samples(self, ref: DataRef) -> dict[str, npt.NDArray[np.generic]]:
+        """The rows of deployed samples, each array [n, ...].
+
+        Raises:
+            BadData: never deployed, not an ``.npz`` of plain arrays, or there are no such rows.
+        """
+        path = self._samples.get(ref.sha256)
+        if path is None:
+            raise BadData(f"the data {ref.sha256[:12]}… was not deployed", hint="deploy it first")
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise BadData(f"{path} is not an .npz file of plain arrays: {error}") from error
+        if ref.rows is None:
+            return arrays
+        rows = list(ref.rows)
+        for name, array in arrays.items():
+            if array.ndim == 0 or any(not 0 <= row < len(array) for row in rows):
+                count = len(array) if array.ndim else 0
+                raise BadData(f"rows up to {max(rows)} are asked for; {name!r} has {count} samples")
+        return {name: array[rows] for name, array in arrays.items()}
+
+
+def _unfinished(hello: Hello, sha256: bytes) -> Slot | None:
+    """The slot in which an upload of this object stopped."""
+    return next((s for s in hello.slots if s.state == SlotState.RECEIVING and s.sha256 == sha256), None)

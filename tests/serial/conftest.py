@@ -1,0 +1,17 @@
+"""The firmware, built once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_agents.firmware.build import NoCompiler, build
+
+
+@pytest.fixture(scope="session")
+def host_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return build("bt_host", tmp_path_factory.mktemp("firmware"))
+    except NoCompiler as error:
+        pytest.skip(str(error))
