@@ -1,12 +1,13 @@
-/* Integer engine for `.espdl` models: portable C99, no heap, no floating point library.
+/* Integer engine for `.espdl` models: portable C99, no heap, no libm.
  *
  * The caller owns two pieces of memory and keeps both alive while the engine is open: the bytes of the model, which
  * are only read (flash or PSRAM; any alignment), and an arena, from which the engine takes everything it needs.
  * Nothing outside them is written. Bytes of the model are not trusted: every offset is checked, and a bad model gives
  * an error that names the place, never undefined behaviour.
  *
- * Values are integers as the model stores them; real value = q * 2^exponent. Shapes are the model's own (the ones of
- * its value infos: channels last for images).
+ * Values are integers as the model stores them; real value = q * 2^exponent. Shapes are those of the exported graph:
+ * channels last for images. Floats appear where a model has them (Softmax); they are computed in IEEE arithmetic without
+ * contraction, so compile with -std=c99 or -ffp-contract=off.
  */
 #ifndef BOARDTUNE_ENGINE_H
 #define BOARDTUNE_ENGINE_H
@@ -72,7 +73,7 @@ typedef struct {
 } engine_error;
 
 typedef struct {
-    const char *name; /* NUL-terminated, lives in the arena */
+    const char *name; /* NUL-terminated, lives in the model */
     engine_dtype dtype;
     uint32_t rank; /* 0: a scalar */
     uint32_t dims[ENGINE_MAX_RANK];
@@ -86,12 +87,9 @@ typedef struct engine engine; /* lives at the start of the arena */
  * clock. Return 0 to go on, anything else to stop the run (ENGINE_STOPPED). */
 typedef int (*engine_node_callback)(void *context, uint32_t index, const char *name, const char *op);
 
-/* How many bytes of arena the model needs, without an arena of that size: ENGINE_OK and *needed, or why not. */
-engine_status engine_required_bytes(const uint8_t *model, size_t model_size, engine_target target, size_t *needed,
-                                    engine_error *error);
-
 /* Checks the whole model, plans memory, refuses what it cannot run. `arena` may have any alignment. On ENGINE_OK
- * *opened points into the arena. `error` is always filled (status ENGINE_OK when nothing is wrong). */
+ * *opened points into the arena. `error` is always filled (status ENGINE_OK when nothing is wrong). On ENGINE_NO_MEM
+ * error->needed_bytes is an arena that would do: exactly, once there was room for the engine's tables, else at least. */
 engine_status engine_open(const uint8_t *model, size_t model_size, engine_target target, engine_semantics semantics,
                           void *arena, size_t arena_size, engine **opened, engine_error *error);
 
