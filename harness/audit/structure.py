@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto
 from device_agents.emulated.cost_model.graph import Graph, effort
 from device_agents.emulated.cost_model.tensors import Tensor, UnknownShapes
 from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, all_nodes, initializers_of, subgraphs
-from harness.quantize.shapes import FreeDim, free_dims, model_inputs, tensor_specs
+from harness.quantize.shapes import FreeDim, free_dims, model_inputs, tensor_outputs, tensor_specs
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
@@ -72,7 +72,7 @@ def structure_of(model: ModelProto, given: ModelProto) -> Structure:
         activation_bytes=None if graph is None else max(sizes, default=0),
         opsets=opsets,
         inputs=tuple((s.name, s.dtype, s.shape) for s in tensor_specs(model_inputs(model))),
-        outputs=tuple((s.name, s.dtype, s.shape) for s in tensor_specs(list(model.graph.output))),
+        outputs=tuple((s.name, s.dtype, s.shape) for s in tensor_specs(tensor_outputs(model))),
         shapes=shapes,
         free=free_dims(given),
         nested_nodes=sum(len(g.node) for node in all_nodes(model) for g in subgraphs(node)),

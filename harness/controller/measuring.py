@@ -27,7 +27,7 @@ from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
 from harness.quantize.model_file import load_model, save_model
 from harness.quantize.prepare import check_loads
-from harness.quantize.shapes import fix_dims, model_inputs, tensor_specs
+from harness.quantize.shapes import fix_dims, model_inputs, tensor_outputs, tensor_specs
 from harness.results import ArtifactInfo, BoardResult
 from harness.scratch import scratch_folder
 from harness.search.constraints import Constraints
@@ -167,7 +167,7 @@ def _deployable(
     inputs = tensor_specs(model_inputs(model))
     if not inputs:
         raise ConfigError("the model has no inputs: there is nothing to time", where=job.model)
-    return path, inputs, tensor_specs(list(model.graph.output)), notices
+    return path, inputs, tensor_specs(tensor_outputs(model)), notices
 
 
 def _samples(job: MeasureJob, inputs: Sequence[TensorSpec], preprocess: Preprocess | None) -> tuple[Dataset, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from harness.quantize.calibrate import Subject
 from harness.quantize.calibration_data import Feeds
 from harness.quantize.contract import Artifact, Cause, Refusal
 from harness.quantize.identity import file_sha256, identity_of
+from harness.quantize.integer_outputs import quantities
 from harness.quantize.model_file import load_model
 from harness.quantize.outputs import data_of
 from harness.quantize.sessions import open_session, run_by_name
@@ -56,7 +57,8 @@ def accept(
     operators = graphs.count_quantized_operators(made)
     nothing = _nothing_changed(recipe, made, operators)
     if nothing:
-        return Refusal(Cause.NOTHING_QUANTIZED, nothing)
+        why = [notice for notice in notices if notice.startswith("left in float")]
+        return Refusal(Cause.NOTHING_QUANTIZED, "; ".join([nothing, *why]))
     feeds = list(islice(subject.data.feeds(ACCEPTANCE_SAMPLES), ACCEPTANCE_SAMPLES))
 
     phase("loading the quantized model")
@@ -72,7 +74,7 @@ def accept(
     del session
     phase("running the float model on calibration samples")
     reference = float_outputs(subject, model, feeds, breathe)
-    compared = _compare(reference, outputs, recipe, min_snr_db)
+    compared = _compare(reference, outputs, recipe, min_snr_db, quantities(subject.model))
     if isinstance(compared, Refusal):
         return compared
     return Artifact(
@@ -130,8 +132,10 @@ def _run(session: Any, feeds: list[Feeds], breathe: Callable[[], None]) -> Outpu
     return outputs
 
 
-def _compare(reference: Outputs, outputs: Outputs, recipe: Recipe, floor: float) -> float | Refusal | None:
-    """The worst output's SNR, ``None`` for the float32 recipe."""
+def _compare(
+    reference: Outputs, outputs: Outputs, recipe: Recipe, floor: float, rounded: Collection[str] = ()
+) -> float | Refusal | None:
+    """The worst output's SNR, ``None`` for the float32 recipe. Integer outputs ``rounded`` are compared as numbers."""
     names = list(reference[0])
     if set(names) != set(outputs[0]):
         return Refusal(
@@ -139,11 +143,12 @@ def _compare(reference: Outputs, outputs: Outputs, recipe: Recipe, floor: float)
         )
     worst_name, worst = "", MAX_SNR_DB
     for name in names:
-        expected = [np.asarray(sample[name]) for sample in reference]
+        numbers = np.float64 if name in rounded else None
+        expected, got = ([np.asarray(s[name], dtype=numbers) for s in samples] for samples in (reference, outputs))
         if all(np.issubdtype(e.dtype, np.inexact) and not np.isfinite(e).any() and e.size for e in expected):
             return Refusal(Cause.NON_FINITE, f"output {name!r} of the float model itself has no finite value")
         try:
-            ratio = snr_db(expected, [np.asarray(sample[name]) for sample in outputs])
+            ratio = snr_db(expected, got)
         except NonFiniteOutputError as error:
             return Refusal(Cause.NON_FINITE, f"output {name!r} of the quantized model: {error}")
         if ratio < worst or not worst_name:

@@ -49,7 +49,8 @@ class CalibrationSet:
     def read(cls, path: Path, inputs: tuple[TensorSpec, ...]) -> CalibrationSet:
         """Opens an ``.npz``; arrays that are not compressed stay on disk. Never unpickles. Raises DataError."""
         try:
-            arrays = {name: array for name, array in read_npz(path).items() if name != "labels"}
+            wanted = {spec.name for spec in inputs}
+            arrays = {name: array for name, array in read_npz(path).items() if name != "labels" or name in wanted}
         except (OSError, ValueError, EOFError, struct.error, zipfile.BadZipFile) as error:
             raise DataError(f"cannot read the calibration data: {error}", where=path) from error
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from harness.quantize.graph import captured_names, initializers_of, subgraphs
+from harness.quantize.graph import DEFAULT_DOMAINS, attributes_of, captured_names, initializers_of, subgraphs
 from harness.quantize.passes.masks import mask_tensors, touches
 from harness.quantize.statistics import ActivationStatistics
 from harness.recipes.facts import WEIGHTED_OPERATORS
@@ -20,10 +20,18 @@ UNSEEN = "tensors that calibration saw no values of"
 COMPUTED_BIAS = "a computed bias"
 NOT_REMOVABLE = "an activation that its input's range cannot stand for"
 NOT_FINITE = "weights that are not finite"
+NAMESAKE = "an operator of another domain than the one that is quantized"
+DILATED_POOL = "dilations, which its quantized form does not know"
 UNEVEN = "scales of very different size in a batch normalization"
 _UNEVEN_RATIO = 16.0
 """Of largest to smallest scale: more, and one 8-bit step for all takes over 6 % of the smallest."""
 _ACTIVATIONS = ("Relu", "Clip")
+_PASSING_ON = frozenset(
+    {"Flatten", "Gather", "MaxPool", "Pad", "Reshape", "Resize", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators whose quantized result has the scale of their input: QOperator has no other form of them."""
+OTHER_DOMAINS: Mapping[str, str] = {"Attention": "com.microsoft", "EmbedLayerNormalization": "com.microsoft"}
+"""Operators that ONNX Runtime's rewriters mean of another domain than ONNX's."""
 _SHOWN = 3
 
 
@@ -38,11 +46,12 @@ def nodes_left_in_float(
     masks = mask_tensors(model, ranges, [name for name, stats in statistics.items() if stats.non_finite])
     constants = initializers_of(model.graph)
     floats = _float_tensors(model)
-    bad = {name for name, tensor in constants.items() if _not_finite(tensor)}
+    bad = with_weights_not_finite(model)
     rules: list[tuple[str, Callable[[NodeProto], bool]]] = [
-        (NOT_FINITE, lambda node: node.op_type in WEIGHTED_OPERATORS and bool(bad.intersection(node.input))),
+        (NOT_FINITE, lambda node: node.name in bad),
         (MASK, lambda node: touches(node, masks)),
         (UNSEEN, lambda node: any(_unseen(name, floats, constants, statistics) for name in _operands(node))),
+        (DILATED_POOL, _dilated_pool),
         (UNEVEN, lambda node: _uneven(node, constants)),
         (NOT_REMOVABLE, _removal_rule(model, recipe, constants)),
     ]
@@ -51,6 +60,8 @@ def nodes_left_in_float(
             (COMPUTED_BIAS, lambda node: _computed(node, ("Conv", "Gemm"), 2, constants)),
         ]
     wanted = set(op_types)
+    others = namesakes(model)
+    rules.insert(0, (NAMESAKE, lambda node: node.name in others))
     left: dict[str, str] = {}
     for node in model.graph.node:
         if node.op_type in wanted:
@@ -58,6 +69,23 @@ def nodes_left_in_float(
             if reason:
                 left[node.name] = reason
     return left
+
+
+def namesakes(model: ModelProto) -> frozenset[str]:
+    """Names of nodes called as an operator that rewriters know, which look at no domain, but of another one: ONNX's
+    Attention (opset 23) is not Microsoft's, and a Conv of somebody's own is no Conv."""
+    return frozenset(
+        node.name
+        for node in model.graph.node
+        if ("" if node.domain in DEFAULT_DOMAINS else node.domain) != OTHER_DOMAINS.get(node.op_type, "")
+    )
+
+
+def with_weights_not_finite(model: ModelProto) -> frozenset[str]:
+    """Names of layers of the main graph with a weight or bias that is not finite: it would take the scale with it."""
+    bad = {tensor.name for tensor in model.graph.initializer if _not_finite(tensor)}
+    layers = (node for node in model.graph.node if node.op_type in (*WEIGHTED_OPERATORS, "Gather"))
+    return frozenset(node.name for node in layers if bad.intersection(node.input))
 
 
 def float_notices(model: ModelProto, left: Mapping[str, str]) -> tuple[str, ...]:
@@ -99,6 +127,11 @@ def _unseen(
     return name in floats and name not in statistics
 
 
+def _dilated_pool(node: NodeProto) -> bool:
+    """AveragePool has dilations from opset 19 on; ONNX Runtime's QLinearAveragePool does not load with them."""
+    return node.op_type == "AveragePool" and "dilations" in attributes_of(node)
+
+
 def _uneven(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
     if node.op_type != "BatchNormalization" or node.input[1] not in constants:
         return False
@@ -122,19 +155,23 @@ def _removal_rule(
 ) -> Callable[[NodeProto], bool]:
     """Rewriters take Relu and Clip out and let the saturation of their input's quantization stand for them.
 
-    That is right only if the input's range becomes the output's, which they do where nothing else reads the input, and
-    if that range ends where the activation clips: ranges always contain zero.
+    That is right only if the input's range becomes the output's, which they do where nothing else reads the input and
+    what makes it has a scale of its own, and if that range ends where the activation clips: ranges always contain zero.
     """
     readers: dict[str, int] = defaultdict(int)
+    passed_on: set[str] = set()
     for node in model.graph.node:
         for name in node.input:
             readers[name] += 1
+        if node.op_type in _PASSING_ON:
+            passed_on.update(node.output)
     others = {value.name for value in model.graph.output} | captured_names(model.graph)
 
     def rule(node: NodeProto) -> bool:
         if node.op_type not in _ACTIVATIONS or recipe.activation_symmetric:
             return False
-        if recipe.format == "QOperator" and (readers[node.input[0]] > 1 or node.input[0] in others):
+        tensor = node.input[0]
+        if recipe.format == "QOperator" and (readers[tensor] > 1 or tensor in others or tensor in passed_on):
             return True
         return node.op_type == "Clip" and not _clips_around_zero(node, constants)
 

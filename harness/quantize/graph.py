@@ -12,6 +12,8 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+MIN_OPSET = 13
+"""First opset whose QuantizeLinear and DequantizeLinear have an axis (per-channel weights)."""
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 CONVERSIONS = (QUANTIZE, DEQUANTIZE, "DynamicQuantizeLinear")
 """Operators that go from float to quantized values and back, and compute nothing else."""
@@ -204,9 +206,14 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 
 def set_attribute(node: NodeProto, name: str, value: Any) -> None:
+    drop_attribute(node, name)
+    node.attribute.append(onnx.helper.make_attribute(name, value))
+
+
+def drop_attribute(node: NodeProto, name: str) -> None:
     kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in node.attribute if a.name != name]
     del node.attribute[:]
-    node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+    node.attribute.extend(kept)
 
 
 def tensor_names(model: ModelProto) -> set[str]:

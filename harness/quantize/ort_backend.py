@@ -17,6 +17,7 @@ from harness.quantize import graph as graphs
 from harness.quantize.algorithms.regions import UnknownTensorError, nodes_after, nodes_between
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
+from harness.quantize.float_nodes import namesakes, with_weights_not_finite
 from harness.quantize.model_file import load_model, save_model
 from harness.quantize.passes.interface import put_back, set_aside
 from harness.quantize.passes.names import colliding_tensors, rename
@@ -153,6 +154,7 @@ def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> Model
 
 
 def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
+    excluded = sorted({*excluded, *namesakes(model), *with_weights_not_finite(model)})
     op_types, excluded = _dynamic_selection(model, recipe, excluded)
     add_infer_metadata(model)
     own_names = colliding_tensors(model)

@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,13 @@ from onnx import ModelProto, TensorProto
 from harness.errors import ModelError
 from harness.quantize import graph as graphs
 from harness.quantize.contract import Cause, ModelRefused
+from harness.quantize.graph import MIN_OPSET
 from harness.quantize.model_file import INLINE_LIMIT_BYTES, load_model, model_bytes, save_model
-from harness.quantize.passes.constants import constants_to_initializers, fill_blanks
+from harness.quantize.passes.axes import name_every_axis
+from harness.quantize.passes.constants import constants_to_initializers, fill_blanks, sparse_to_dense
 from harness.quantize.passes.gemm import normalise_gemms
-from harness.quantize.passes.names import rename_colliding_nodes
+from harness.quantize.passes.names import rename_colliding_nodes, rename_inner_tensors
+from harness.quantize.passes.tidy import tidy
 from harness.quantize.passes.types import add_runtime_types
 from harness.quantize.passes.unfuse import unfuse
 from harness.quantize.passes.unshare import unshare_initializers
@@ -37,9 +41,9 @@ from harness.quantize.snr import snr_db
 from harness.recipes.facts import ModelFacts
 from harness.scratch import scratch_prefix
 
-MIN_OPSET = 13
-"""First opset whose QuantizeLinear and DequantizeLinear have an axis (per-channel weights)."""
 _FIRST_OPSET_WITH_CONSTANTS = 9
+_FIRST_QUANTIZED_OPSET = 10
+"""First opset with quantized operators at all."""
 BATCH_WITHIN = "the model may have its batch size written into a node, such as a Reshape: try it without --batch"
 SAME_OUTPUT_DB = 60.0
 """Float outputs closer than this to the original's differ by rounding only (float32 carries about 140 dB)."""
@@ -75,6 +79,8 @@ def prepare(
     work.notices += fix_dims(work.model, set_dims, path, batch)
     if work.model.functions:
         work.model = _inlined(work)
+    _tidy(work)
+    sparse_to_dense(work.model)
     fill_blanks(work.model)
     graphs.name_nodes(work.model)
     phase("loading the float model")
@@ -160,17 +166,26 @@ def _inlined(work: _Work) -> ModelProto:
         raise ModelError(f"its local functions cannot be inlined: {error}", where=work.path) from error
 
 
+def _tidy(work: _Work) -> None:
+    try:
+        tidy(work.model)
+    except ValueError as error:
+        raise ModelRefused(f"its graph has a circle: {error}", cause=Cause.DOES_NOT_LOAD, where=work.path) from error
+
+
 def _constant_inputs(model: ModelProto) -> list[str]:
     """Initializers that are also listed as inputs (required before IR version 4) become plain constants."""
     constants = graphs.initializers_of(model.graph)
     kept = [value for value in model.graph.input if value.name not in constants]
     dropped = [value.name for value in model.graph.input if value.name in constants]
+    listed = model.ir_version >= 4
+    # Some exporters say 3 and list no initializer as an input all the same, which tools take at its word.
+    model.ir_version = max(model.ir_version, 4)
     if dropped:
         copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
         del model.graph.input[:]
         model.graph.input.extend(copies)
-        if model.ir_version < 4:
-            model.ir_version = 4
+        if not listed:
             return []
         shown = ", ".join(repr(name) for name in dropped[:3]) + (" …" if len(dropped) > 3 else "")
         return [f"inputs with a default value are kept at it: {shown}"]
@@ -179,9 +194,11 @@ def _constant_inputs(model: ModelProto) -> list[str]:
 
 def normalise(model: ModelProto) -> None:
     """Brings a float model into the form that quantizers get right, in place; what it computes stays the same."""
+    rename_inner_tensors(model)
     for graph in graphs.all_graphs(model.graph):
         constants_to_initializers(graph)
     unfuse(model)
+    name_every_axis(model)
     unshare_initializers(model)
     normalise_gemms(model)
     graphs.name_nodes(model)
@@ -265,33 +282,48 @@ def _transform(work: _Work, phase: Phase) -> None:
         return
     phase("running the float model")
     reference = _outputs(work.model)
-    opset = graphs.opset_of(work.model)
-    if opset < MIN_OPSET:
-        phase(f"converting the model from opset {opset} to {MIN_OPSET}")
-        _adopt(work, reference, f"conversion from opset {opset} to {MIN_OPSET}", _to_min_opset)
+    _raise_opset(work, reference, phase)
     phase("optimising the graph")
     _adopt(work, reference, "graph optimisation", _optimized)
     phase("normalising the graph")
     _adopt(work, reference, "normalising the graph", _normalised)
 
 
+def _raise_opset(work: _Work, reference: Mapping[str, np.ndarray] | None, phase: Phase) -> None:
+    """To :data:`MIN_OPSET`, or as near as the converter gets without changing what the model computes."""
+    opset = graphs.opset_of(work.model)
+    failed = ""
+    for target in range(MIN_OPSET, max(opset, _FIRST_QUANTIZED_OPSET - 1), -1):
+        what = f"conversion from opset {opset} to {target}"
+        phase(f"converting the model from opset {opset} to {target}")
+        said = len(work.notices)
+        if _adopt(work, reference, what, partial(_to_opset, opset=target)):
+            break
+        # Why it stopped short of the highest is enough.
+        failed = failed or work.notices[-1]
+        del work.notices[said:]
+    if failed:
+        work.notices.append(failed)
+
+
 def _adopt(
     work: _Work, reference: Mapping[str, np.ndarray] | None, what: str, step: Callable[[ModelProto], ModelProto]
-) -> None:
+) -> bool:
     try:
         candidate = step(work.model)
         same = reference is None or _same(reference, _outputs(candidate))
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         work.notices.append(f"{what} left out: {first}")
-        return
+        return False
     if same:
         work.model = candidate
     else:
         work.notices.append(f"{what} left out: it changes the model's outputs")
+    return same
 
 
-def _to_min_opset(model: ModelProto) -> ModelProto:
+def _to_opset(model: ModelProto, opset: int) -> ModelProto:
     source = ModelProto()
     source.CopyFrom(model)
     if graphs.opset_of(model) < _FIRST_OPSET_WITH_CONSTANTS:
@@ -302,7 +334,7 @@ def _to_min_opset(model: ModelProto) -> ModelProto:
             for t in source.graph.initializer
             if t.name not in present
         )
-    converted = onnx.version_converter.convert_version(source, MIN_OPSET)
+    converted = onnx.version_converter.convert_version(source, opset)
     converted.ir_version = max(model.ir_version, 7)
     _constant_inputs(converted)
     return converted

@@ -11,7 +11,7 @@ from harness.quantize.child import take_request
 from harness.quantize.contract import ModelRefused
 from harness.quantize.identity import identity_of
 from harness.quantize.preparation import check_loads, facts_of, prepare
-from harness.quantize.shapes import model_inputs, tensor_specs
+from harness.quantize.shapes import model_inputs, tensor_outputs, tensor_specs
 
 
 def main() -> int:
@@ -30,6 +30,15 @@ def main() -> int:
             transform=request["transform"],
             phase=lambda name: send({"phase": name}),
         )
+        facts = facts_of(model)
+        prepared = {
+            "path": str(out),
+            "digest": identity_of(model, out.parent),
+            "inputs": [vars(spec) for spec in tensor_specs(model_inputs(model))],
+            "outputs": [vars(spec) for spec in tensor_specs(tensor_outputs(model))],
+            "facts": {**vars(facts), "op_types": dict(facts.op_types)},
+            "notices": list(notices),
+        }
     except ModelError as error:
         cause = {"cause": str(error.cause)} if isinstance(error, ModelRefused) else {}
         send({"error": {"message": error.message, "hint": error.hint, "where": error.where, **cause}})
@@ -41,15 +50,6 @@ def main() -> int:
     except Exception as error:
         send({"internal": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
         return 0
-    facts = facts_of(model)
-    prepared = {
-        "path": str(out),
-        "digest": identity_of(model, out.parent),
-        "inputs": [vars(spec) for spec in tensor_specs(model_inputs(model))],
-        "outputs": [vars(spec) for spec in tensor_specs(list(model.graph.output))],
-        "facts": {**vars(facts), "op_types": dict(facts.op_types)},
-        "notices": list(notices),
-    }
     send({"prepared": prepared})
     return 0
 

@@ -52,6 +52,21 @@ def random_feeds(inputs: tuple[TensorSpec, ...], seed: int) -> dict[str, npt.NDA
 
 
 def run_by_name(session: Any, feeds: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.generic]]:
-    """Outputs by name. Raises what ONNX Runtime raises."""
+    """Outputs by name. Raises what ONNX Runtime raises.
+
+    Sequences and maps (of classical classifiers) become one flat array of what is in them, an absent optional an empty
+    one.
+    """
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    return {name: _as_array(value) for name, value in zip(names, session.run(names, dict(feeds)), strict=True)}
+
+
+def _as_array(value: Any) -> npt.NDArray[np.generic]:
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, Mapping):
+        return np.asarray([value[key] for key in sorted(value)])
+    if isinstance(value, list):
+        parts = [_as_array(item).ravel() for item in value]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+    return np.zeros(0, dtype=np.float32) if value is None else np.asarray(value)

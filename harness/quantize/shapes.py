@@ -40,6 +40,11 @@ def model_inputs(model: ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in constants]
 
 
+def tensor_outputs(model: ModelProto) -> list[onnx.ValueInfoProto]:
+    """Outputs that are tensors: not the sequences and maps that classical classifiers give beside them."""
+    return [value for value in model.graph.output if value.type.tensor_type.elem_type]
+
+
 def free_dims(model: ModelProto) -> tuple[FreeDim, ...]:
     found = []
     for value in model_inputs(model):

@@ -26,7 +26,7 @@ from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
 
 from harness.quantize.float_nodes import float_notices, nodes_left_in_float
-from harness.quantize.graph import opset_of
+from harness.quantize.graph import MIN_OPSET, opset_of
 from harness.quantize.passes.interface import put_back, set_aside
 from harness.quantize.passes.names import colliding_tensors, rename
 from harness.quantize.passes.stay_float import keep_layers_in_float
@@ -96,6 +96,9 @@ def quantize_static(
         if {recipe.activation, recipe.weight, *(kind for _, kind in recipe.overrides)} & (SIXTEEN_BIT | SUB_BYTE):
             # Microsoft's domain has these types at any opset, and on older runtimes than opset 21 needs.
             options["UseQDQContribOps"] = opset_of(model) < _NATIVE_NARROW_AND_WIDE_OPSET
+        if opset_of(model) < MIN_OPSET:
+            # Its conversion would have changed what the model computes. Microsoft's domain has an axis at any opset.
+            options["UseQDQContribOps"] = True
         if recipe.weight in SUB_BYTE:
             model.ir_version = max(model.ir_version, _FOUR_BIT_IR_VERSION)
         if recipe.scale == "power_of_two":

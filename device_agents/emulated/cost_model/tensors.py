@@ -80,6 +80,8 @@ def infer_tensors(model: ModelProto, input_shapes: Mapping[str, tuple[int, ...]]
     elif gaps:
         logger.debug("shape inference leaves %d of %d tensors open; executing once", len(gaps), len(wanted))
         inferred.update(_executed(model, input_shapes, gaps))
+        # Sequences, optionals and maps have no shape.
+        inferred.update(_declared(model, gaps - inferred.keys()))
     return {**inferred, **constants}
 
 
@@ -139,7 +141,7 @@ def _declared(model: ModelProto, names: Iterable[str]) -> dict[str, Tensor]:
     found = {}
     for name in names:
         tensor_type = stated.get(name)
-        if tensor_type is None:
+        if tensor_type is None or not tensor_type.elem_type:
             found[name] = Tensor(name, TensorProto.FLOAT, ())
         else:
             sizes = tuple(max(1, dim.dim_value) for dim in tensor_type.shape.dim)

@@ -24,13 +24,17 @@ from harness.quantize.algorithms.layers import (
 )
 from harness.quantize.statistics import ActivationStatistics
 
-VERSION = 2
+VERSION = 3
 ROUNDS = 20
 """Passes over all pairs; each pair disturbs its neighbours' balance, less every time."""
 HEADROOM = 1.25
 """Of calibrated maxima under a Clip's bound: other samples reach further."""
 _ENOUGH = 1e-3
 """Largest change of a factor in a pass at which to stop."""
+_FURTHEST = 1e4
+"""By which a channel may grow or shrink in all."""
+_DEAD = 1e-6
+"""Of a layer's largest channel: what is smaller is no channel, and grown, its bias would drown the others."""
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout"})
 """``f(s·x) = s·f(x)`` for s > 0 in every channel."""
 _SPATIAL = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
@@ -85,7 +89,7 @@ def _pairs(
         if layer.bias and layer.bias not in biases:
             continue
         tensor, vector = layer.output, layer.node.op_type != "Conv"
-        largest = np.full(layer.outputs, np.inf)
+        largest = np.full(layer.outputs, _FURTHEST)
         while len(readers.get(tensor, ())) == 1:
             node = readers[tensor][0]
             after = by_node.get(id(node))
@@ -141,10 +145,12 @@ def _balance(layers: dict[str, Layer], biases: dict[str, FloatArray], pair: _Pai
     """Scales one pair; returns the largest relative change."""
     one, two = layers[pair.first], layers[pair.second]
     out, into = one.output_magnitudes().astype(np.float64), two.input_magnitudes().astype(np.float64)
-    usable = (out > 0.0) & (into > 0.0) & np.isfinite(out) & np.isfinite(into)
+    usable = (out > _DEAD * out.max(initial=0.0)) & (into > _DEAD * into.max(initial=0.0))
+    usable &= np.isfinite(out) & np.isfinite(into)
     # Powers of two would be exact, but these are as good as float32 can tell.
     factor = np.where(usable, np.sqrt(np.where(usable, into, 1.0) / np.where(usable, out, 1.0)), 1.0)
-    factor = np.where(pair.fixed, 1.0, np.minimum(factor, pair.largest / pair.grown))
+    factor = np.maximum(np.minimum(factor, pair.largest / pair.grown), 1.0 / (_FURTHEST * pair.grown))
+    factor = np.where(pair.fixed, 1.0, factor)
     pair.grown = pair.grown * factor
     layers[pair.first] = replace(one, weights=one.scaled_outputs(factor))
     layers[pair.second] = replace(two, weights=two.scaled_inputs(1.0 / factor))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, free_name, keep_nodes, tensor_names
 
@@ -43,6 +43,31 @@ def _tensor_of(attribute: AttributeProto, name: str) -> TensorProto | None:
         value = helper.get_attribute_value(attribute)
         return numpy_helper.from_array(np.asarray(value, dtype=_NUMBERS[attribute.name]), name)
     return None
+
+
+def sparse_to_dense(model: ModelProto) -> None:
+    """Writes sparse initializers and sparse ``Constant`` nodes out: quantizers see no weights in them."""
+    for graph in all_graphs(model.graph):
+        graph.initializer.extend(_dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer)
+        del graph.sparse_initializer[:]
+        for node in graph.node:
+            if node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS:
+                for attribute in node.attribute:
+                    if attribute.name == "sparse_value":
+                        dense = _dense(attribute.sparse_tensor, "")
+                        attribute.CopyFrom(helper.make_attribute("value", dense))
+
+
+def _dense(sparse: SparseTensorProto, name: str) -> TensorProto:
+    """Indices are places in the flattened tensor [NNZ], or coordinates [NNZ, rank]."""
+    values = numpy_helper.to_array(sparse.values)
+    places = numpy_helper.to_array(sparse.indices)
+    array = np.zeros(tuple(sparse.dims), dtype=values.dtype)
+    if places.ndim == 2:
+        array[tuple(places.T)] = values
+    else:
+        array.reshape(-1)[places] = values
+    return numpy_helper.from_array(array, name)
 
 
 def fill_blanks(model: ModelProto) -> None:

@@ -1,4 +1,4 @@
-"""Outputs that no node computes: graph inputs and initializers that are outputs as well.
+"""Outputs that no node computes: graph inputs and initializers that are outputs as well, and outputs listed twice.
 
 A rewriter that quantizes such a tensor takes it for the result of a node and gives its name to another.
 """
@@ -24,12 +24,12 @@ class SetAside:
 
 
 def set_aside(model: ModelProto) -> SetAside:
-    """Takes outputs that are inputs or initializers out of the graph's outputs."""
+    """Takes outputs that are inputs or initializers, and repetitions, out of the graph's outputs."""
     graph = model.graph
     constants = initializers_of(graph)
     passed = {value.name for value in graph.input} | set(constants)
     everything = tuple(ValueInfoProto.FromString(v.SerializeToString()) for v in graph.output)
-    kept = [value for value in everything if value.name not in passed]
+    kept = list({value.name: value for value in everything if value.name not in passed}.values())
     del graph.output[:]
     graph.output.extend(kept)
     tensors = [constants[value.name] for value in everything if value.name in constants]

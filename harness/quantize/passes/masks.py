@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from harness.quantize.graph import all_graphs, attributes_of
+from harness.quantize.graph import all_graphs, attributes_of, captured_names
+from harness.recipes.facts import WEIGHTED_OPERATORS
 
 HUGE = 1e4
 """Magnitude of the smallest mask constants in use (BERT's −10 000)."""
@@ -41,13 +42,24 @@ def mask_tensors(model: ModelProto, ranges: Ranges, non_finite: Iterable[str]) -
     ``ranges`` holds what calibration saw (lowest, highest) of finite values; ``non_finite`` names the tensors in which
     it saw others.
     """
-    found = {t.name for t in model.graph.initializer if _is_huge_constant(t)}
+    weights = _only_weights(model)
+    found = {t.name for t in model.graph.initializer if t.name not in weights and _is_huge_constant(t)}
     found |= {name for name in non_finite if name in ranges}
     found |= {name for name, (low, high) in ranges.items() if max(-low, high) >= IMPOSSIBLE}
     for node in model.graph.node:
         if _reads(node, found) or _makes_mask(node):
             found.update(name for name in node.output if name and _holds(node, name, ranges))
     return frozenset(found)
+
+
+def _only_weights(model: ModelProto) -> set[str]:
+    """Constants that nothing reads but layers, as their weights and biases: one huge value among them is an outlier."""
+    read: dict[str, bool] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            read[name] = read.get(name, True) and node.op_type in WEIGHTED_OPERATORS
+    seen = {value.name for value in model.graph.output} | captured_names(model.graph)
+    return {name for name, weight in read.items() if weight} - seen
 
 
 def _is_huge_constant(tensor: TensorProto) -> bool:

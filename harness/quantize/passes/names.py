@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from onnx import ModelProto
 
-from harness.quantize.graph import all_nodes, free_name, rename_tensors, tensor_names
+from harness.quantize.graph import all_graphs, all_nodes, free_name, rename_tensors, tensor_names
 
 _TENSOR_SUFFIXES = (
     "_scale", "_zero_point", "_quantized", "quantized", "_quantized_scale", "_quantized_zero_point",
@@ -41,6 +41,25 @@ def rename_colliding_nodes(model: ModelProto) -> None:
     for node in all_nodes(model):
         if node.name in made_up:
             node.name = free_name(f"{node.name}.node", taken)
+
+
+def rename_inner_tensors(model: ModelProto) -> None:
+    """Gives tensors made inside subgraphs names that no other tensor of the model has.
+
+    The standard lets sibling subgraphs use the same names; tools that look tensors up by name mix them up.
+    """
+    seen: set[str] = set()
+    taken = tensor_names(model)
+    for graph in all_graphs(model.graph):
+        own = [
+            *(value.name for value in graph.input),
+            *(tensor.name for tensor in graph.initializer),
+            *(name for node in graph.node for name in node.output if name),
+        ]
+        repeated = [name for name in dict.fromkeys(own) if name in seen]
+        names = {name: free_name(name, taken) for name in repeated}
+        rename_tensors(graph, names, interface=True)
+        seen.update(names.get(name, name) for name in own)
 
 
 def rename(model: ModelProto, names: Mapping[str, str]) -> None:

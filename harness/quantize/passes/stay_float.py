@@ -3,13 +3,16 @@
 From 1.21 on, ONNX Runtime's graph optimisation (``WeightBiasQuantization``) gives every Conv, ConvTranspose and Gemm
 that reads a dequantized activation weights of 8 bits, with one scale for all channels, whatever the model says. It
 leaves alone those whose input has a scale per channel: a layer to be left in float gets its input dequantized with the
-same scale, written once for each channel.
+same scale, written once for each channel. So does a layer with quantized weights whose bias stayed in float because it
+is too large for a 32-bit integer of its scale: ONNX Runtime would make one of it, and clip it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from harness.quantize.graph import DEQUANTIZE, attributes_of, free_name, initializers_of, tensor_names
 
@@ -24,8 +27,10 @@ def keep_layers_in_float(model: ModelProto) -> int:
     taken = tensor_names(model)
     made: dict[tuple[str, int], str] = {}
     layers = 0
+    shapes = {name: list(tensor.dims) for name, tensor in constants.items()}
+    dequantized = {name: shapes[n.input[0]] for name, n in writers.items() if _dequantizes(n, constants)}
     for node in list(graph.node):
-        channels = _input_channels(node, {name: list(tensor.dims) for name, tensor in constants.items()})
+        channels = _input_channels(node, {**shapes, **dequantized} if _float_bias(node, constants) else shapes)
         source = writers.get(node.input[0]) if channels else None
         if source is None or source.op_type != DEQUANTIZE or len(source.input) < 3:
             continue
@@ -45,6 +50,16 @@ def keep_layers_in_float(model: ModelProto) -> int:
             graph.node.append(helper.make_node(DEQUANTIZE, inputs, [made[key]], name, domain=source.domain, axis=_AXIS))
         node.input[0] = made[key]
     return layers
+
+
+def _dequantizes(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
+    return bool(node.op_type == DEQUANTIZE and node.input[0] in constants)
+
+
+def _float_bias(node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or len(node.input) < 3:
+        return False
+    return bool(node.input[2] in constants and constants[node.input[2]].data_type == TensorProto.FLOAT)
 
 
 def _input_channels(node: NodeProto, shapes: dict[str, list[int]]) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from graph_builder import Array
+from odd_patterns import ODD_PATTERNS
 from patterns import PATTERNS, Pattern
 
 from harness.quantize.contract import Artifact, Cause, QuantizeJob, QuantizeLimits, Refusal
@@ -21,6 +22,8 @@ RECIPES = {
     "s8s8": _BASE,
     "u8s8": _BASE.with_changes(activation="uint8"),
     "qop": _BASE.with_changes(activation="uint8", format="QOperator"),
+    "s8s4": _BASE.with_changes(weight="int4"),
+    "equalized": _BASE.with_changes(equalize=True),
     "float16": Recipe(scheme="float16"),
     "dynamic": Recipe(scheme="dynamic", granularity="per_channel"),
 }
@@ -49,7 +52,7 @@ def ratio_db(float_model: bytes, made: Path, data: dict[str, Array]) -> float:
     return min(10 * np.log10(signal[n] / noise[n]) if noise[n] else 200.0 for n in names)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+@pytest.mark.parametrize("pattern", [*PATTERNS, *ODD_PATTERNS], ids=lambda pattern: pattern.name)
 def test_pattern(pattern: Pattern, worker: QuantizeWorker, tmp_path: Path) -> None:
     model = pattern.build()
     content = model.SerializeToString()
