@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from harness.errors import ConfigError
 from harness.recipes.axes import ALIGNABLE, ActivationType, CalibrationMethod, WeightType
+from harness.recipes.esp_presets import ESP_PRESETS, esp_preset
 from harness.recipes.facts import ModelFacts
 from harness.recipes.mixed import MixedAxis
 from harness.recipes.recipe import FLOAT32, Calibration, Recipe
@@ -294,9 +295,15 @@ PRESETS: Mapping[str, Callable[[ModelFacts, MixedAxis | None], Space]] = {
 """Search spaces by name."""
 
 
-def preset(name: str, facts: ModelFacts, mixed: MixedAxis | None = None) -> Space:
-    """The named space for a model, with ``mixed`` as a further axis. Raises ConfigError for an unknown name."""
+def preset(name: str, facts: ModelFacts, mixed: MixedAxis | None = None, *, esp_targets: Sequence[str] = ()) -> Space:
+    """The named space for a model, with ``mixed`` as a further axis; where ``esp_targets`` names the boards' chips, of
+    ESP-PPQ's recipes. Raises ConfigError for an unknown name."""
+    if esp_targets:
+        return esp_preset(name, esp_targets)
     if name not in PRESETS:
+        if name in ESP_PRESETS:
+            hint = f"take one of {', '.join(PRESETS)}, or name such boards only"
+            raise ConfigError(f"preset {name!r} is for boards that run .espdl models", hint=hint)
         known = f"known presets: {', '.join(PRESETS)}"
         guess = near_hint(name, PRESETS)
         raise ConfigError(f"unknown preset {name!r}", hint=f"{guess} ({known})" if guess else known)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 
 from harness.errors import ConfigError
 from harness.recipes import esp_ppq
+from harness.recipes.facts import ModelFacts
 from harness.recipes.options import Option, OptionTable
+from harness.recipes.presets import preset
 from harness.recipes.recipe import Recipe
 
 TABLE = OptionTable(
@@ -127,3 +131,70 @@ def test_any_value_of_autoquants_spaces_is_taken(data: st.DataObject) -> None:
         if name in options:
             assert value == options[name]
     assert all(switches.get(name.partition(".")[0], True) for name in completed if "." in name)
+
+
+# ---- presets ---------------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """Picks at random from what it is asked, and remembers it."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.asked: dict[str, tuple[str, ...]] = {}
+
+    def categorical(self, name: str, choices: Sequence[str]) -> str:
+        assert self.asked.setdefault(name, tuple(choices)) == tuple(choices)
+        return self._random.choice(choices)
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        raise AssertionError(name)
+
+    def floating(self, name: str, low: float, high: float, log: bool = False) -> float:
+        raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", ["quick", "standard", "full", "esp-ppq-fast", "esp-ppq-exhaustive"])
+def test_presets_make_recipes_for_the_chips_there_are(name: str) -> None:
+    space = preset(name, ModelFacts(), esp_targets=("esp32s3", "esp32p4"))
+    assert space.seeds[0].is_float32
+    targets = {dict(recipe.options)["target"] for recipe in space.seeds[1:]}
+    targets |= {dict(space.suggest(Answers(seed)).options).get("target", "") for seed in range(40)} - {""}
+    assert targets == {"esp32s3", "esp32p4"}
+
+
+def test_fast_begins_with_stage_one() -> None:
+    space = preset("esp-ppq-fast", ModelFacts(), esp_targets=("esp32s3",))
+    assert len(space.seeds) == 49
+    assert dict(space.seeds[1].options)["calib_algorithm"] == "kl"
+    assert dict(space.seeds[1].options)["tqt.steps"] == 500
+
+
+def test_the_sampled_space_is_autoquants() -> None:
+    """Every combination that its grid has, and no other: counted by the questions that a full walk would ask."""
+    space = preset("esp-ppq-exhaustive", ModelFacts(), esp_targets=("esp32s3",))
+    for seed in range(200):
+        answers = Answers(seed)
+        options = dict(space.suggest(answers).options)
+        for name, choices in esp_ppq.PARAMETERS.items():
+            if esp_ppq.belongs(name, options):
+                assert options[name] in choices
+                assert (name in answers.asked) == (len(choices) > 1)
+            else:
+                assert name not in answers.asked
+
+
+def test_chips_with_scales_per_channel_are_not_equalized() -> None:
+    for name in ("quick", "standard"):
+        space = preset(name, ModelFacts(), esp_targets=("esp32p4",))
+        recipes = [*space.seeds[1:], *(space.suggest(Answers(seed)) for seed in range(60))]
+        assert not any(dict(recipe.options).get("weight_equalization") for recipe in recipes)
+
+
+def test_presets_of_other_boards() -> None:
+    with pytest.raises(ConfigError, match=r"'xint8-like' is not for boards that run .espdl models"):
+        preset("xint8-like", ModelFacts(), esp_targets=("esp32s3",))
+    with pytest.raises(ConfigError, match=r"'esp-ppq-fast' is for boards that run .espdl models"):
+        preset("esp-ppq-fast", ModelFacts())
+    with pytest.raises(ConfigError, match=r"no target 'esp32s9'\n  did you mean 'esp32s"):
+        preset("quick", ModelFacts(), esp_targets=("esp32s9",))
