@@ -100,7 +100,7 @@ class QuantizerActor:
         for path, reference in ((self._model, material.model), (self._calibration, material.calibration)):
             if not path.exists():
                 path.write_bytes(ray.get(reference))
-        out = Path(self._folder.name) / f"{recipe.digest}.onnx"
+        out = Path(self._folder.name) / f"{recipe.digest}{recipe.suffix}"
         job = QuantizeJob(
             model=self._model,
             calibration=self._calibration,
@@ -118,7 +118,8 @@ class QuantizerActor:
         made.path.unlink()
         info = ArtifactInfo(made.sha256, made.identity, made.size_bytes)
         kept = Quantized(info, made.snr_db, made.quantized_operators)
-        return QuantizeReply(kept, model, made.notices, self._backend(recipe), seconds)
+        backend = f"{recipe.backend} {made.backend_version}" if made.backend_version else self._backend(recipe)
+        return QuantizeReply(kept, model, made.notices, backend, seconds, made.settings)
 
     def _imported(self, recipe: Recipe, material: Material) -> dict[str, str]:
         if recipe.source not in material.imported:

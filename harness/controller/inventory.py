@@ -8,6 +8,9 @@ from pathlib import Path
 
 import onnx
 
+from device_agents.emulated.espdl.model import DTYPES
+from device_agents.emulated.espdl.reader import read_model
+
 
 @dataclass(frozen=True)
 class Inventory:
@@ -19,6 +22,8 @@ class Inventory:
 
 def inventory(path: Path) -> Inventory:
     """Reads the graph only; weights in external files stay there."""
+    if path.suffix == ".espdl":
+        return _of_espdl(path)
     model = onnx.load(str(path), load_external_data=False)
     operators: set[str] = set()
     types: set[int] = set()
@@ -28,6 +33,14 @@ def inventory(path: Path) -> Inventory:
         types.update(value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
     names = {_name(kind) for kind in types if kind != onnx.TensorProto.UNDEFINED}
     return Inventory(frozenset(operators), frozenset(names))
+
+
+def _of_espdl(path: Path) -> Inventory:
+    model = read_model(path)
+    kinds = {value.dtype for value in model.values.values()}
+    tensors = {tensor.dtype.name for tensor in model.constants.values()}
+    names = {DTYPES[kind].name for kind in kinds if kind in DTYPES} | tensors
+    return Inventory(frozenset(node.op for node in model.nodes), frozenset(names))
 
 
 def _name(kind: int) -> str:

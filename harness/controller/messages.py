@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.controller.trial import Quantized
@@ -33,6 +33,8 @@ class QuantizeReply:
     notices: tuple[str, ...]
     backend: str
     seconds: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """A vendor's quantizer's own."""
 
 
 @dataclass(frozen=True)

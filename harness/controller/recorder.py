@@ -94,13 +94,16 @@ class Recorder:
         self.record(events.proposed(trial, recipe.to_dict(), recipe.label, params, recipe.digest))
 
     def keep_model(
-        self, trial: int, model: bytes, made: Quantized, *, notices: Sequence[str], backend: str, seconds: float
-    ) -> None:
+        self, trial: int, model: bytes, made: Quantized, *, notices: Sequence[str], backend: str, seconds: float,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Puts an accepted artifact in the run directory and records it."""
         draft = self._run.draft_path(trial)
         draft.write_bytes(model)
         passing("model.before.commit")
         self._run.commit_model(trial, draft)
+        if settings:
+            self._run.write_settings(trial, settings)
         self.record(
             events.quantized(
                 trial,

@@ -68,6 +68,7 @@ class RaySteps:
                 notices=reply.notices,
                 backend=reply.backend,
                 seconds=reply.seconds,
+                settings=reply.settings,
             )
         )
         return reply.made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,10 @@ class Export:
 
 
 def export_pick(run: RunDirectory, out: Path, *, pick: int = 1, board: str | None = None) -> Export:
-    """Writes pick number ``pick`` (from 1) of ``board`` to ``out``: ``NAME_quant_PRECISION_HASH8.onnx``, and beside it
-    ``.recipe.json`` and ``.sha256`` (``sha256sum -c`` reads it). ``HASH8`` begins the artifact's identity, which the
-    stamped provenance leaves as it is; the same run gives the same bytes every time.
+    """Writes pick number ``pick`` (from 1) of ``board`` to ``out``: ``NAME_quant_PRECISION_HASH8.onnx`` (or with the
+    suffix of the recipe's format), and beside it ``.recipe.json`` and ``.sha256`` (``sha256sum -c`` reads it).
+    ``HASH8`` begins the artifact's identity, which the stamped provenance leaves as it is; the same run gives the same
+    bytes every time.
 
     ``board`` may be left out where one board has picks, or all boards pick the same. Raises :class:`ConfigError` for a
     pick or board that is not there, :class:`NoFeasibleCandidate` where nothing was picked, :class:`BoardtuneError`
@@ -54,7 +56,7 @@ def export_pick(run: RunDirectory, out: Path, *, pick: int = 1, board: str | Non
         trial.number,
         name,
         result.emulated,
-        out / f"{stem}.onnx",
+        out / f"{stem}{recipe.suffix}",
         out / f"{stem}.recipe.json",
         out / f"{stem}.sha256",
     )
@@ -129,6 +131,10 @@ def _check_digest(path: Path, trial: TrialState) -> None:
 
 
 def _stamp(source: Path, target: Path, provenance: Mapping[str, str], expected_identity: str) -> None:
+    if source.suffix != ".onnx":
+        # Only its own exporter can write into it; the recipe's file beside it holds the provenance.
+        shutil.copyfile(source, target)
+        return
     model = onnx.load(source)
     stamp(model, provenance)
     target.write_bytes(model.SerializeToString(deterministic=True))

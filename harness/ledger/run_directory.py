@@ -30,6 +30,7 @@ from harness.ledger.lock import LOCK_NAME, DirectoryLock
 from harness.ledger.plain import plain
 from harness.ledger.samples import SampleBlock, write_samples
 from harness.ledger.state import LedgerState
+from harness.recipes.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ TRIALS = "trials.csv"
 LOGS = "logs"
 PROPOSED = "proposed"
 RECIPE = "recipe.json"
-MODEL = "model.onnx"
+SETTINGS = "settings.json"
 MEASUREMENT = "measurement.json"
 SAMPLES = "samples.parquet"
 
@@ -184,15 +185,18 @@ class RunDirectory:
         return self.path / f"{trial:04d}"
 
     def model_path(self, trial: int) -> Path:
-        return self.trial_folder(trial) / MODEL
+        """``NNNN/model.onnx``, or as the trial's recipe has it."""
+        proposed = self.state.trials.get(trial)
+        suffix = Recipe.from_dict(proposed.recipe).suffix if proposed is not None else ".onnx"
+        return self.trial_folder(trial) / f"model{suffix}"
 
     def draft_path(self, trial: int) -> Path:
         """Where a quantizer writes; :meth:`commit_model` puts it in place. The folder is created."""
-        folder = self._make_trial_folder(trial)
-        return temporary_for(folder / MODEL)
+        self._make_trial_folder(trial)
+        return temporary_for(self.model_path(trial))
 
     def commit_model(self, trial: int, source: Path) -> Path:
-        """Moves a finished model to ``NNNN/model.onnx`` durably. To be followed by the ``quantized`` event."""
+        """Moves a finished model to :meth:`model_path` durably. To be followed by the ``quantized`` event."""
         self._make_trial_folder(trial)
         commit(source, self.model_path(trial))
         return self.model_path(trial)
@@ -203,6 +207,10 @@ class RunDirectory:
 
     def write_recipe(self, trial: int, recipe: Mapping[str, Any]) -> None:
         write_json(self._make_trial_folder(trial) / RECIPE, recipe)
+
+    def write_settings(self, trial: int, settings: Mapping[str, Any]) -> None:
+        """``NNNN/settings.json``: what a vendor's quantizer made of the recipe, in its own words."""
+        write_json(self._make_trial_folder(trial) / SETTINGS, settings)
 
     def write_detail(self, trial: int, text: str) -> None:
         """``NNNN/detail.txt``: traceback or log tail of a failure."""

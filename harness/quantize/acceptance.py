@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from device_agents.contract import UnsupportedOperator
+from harness.errors import ModelError
 from harness.quantize import graph as graphs
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
 from harness.quantize.calibration_data import Feeds
 from harness.quantize.contract import Artifact, Cause, Refusal
-from harness.quantize.identity import file_sha256, identity_of
+from harness.quantize.identity import file_sha256
 from harness.quantize.integer_outputs import quantities
-from harness.quantize.model_file import load_model
-from harness.quantize.outputs import data_of
+from harness.quantize.made import Made, Run, read_made
 from harness.quantize.sessions import open_session, run_by_name
 from harness.quantize.snr import MAX_SNR_DB, NonFiniteOutputError, snr_db
 from harness.recipes.recipe import Recipe
 
 ACCEPTANCE_SAMPLES = 32
 """Calibration samples both models are run on, spread over the set."""
+
+_RUNTIMES = {".onnx": "ONNX Runtime here", ".espdl": "the interpreter of .espdl models"}
 
 Outputs = list[dict[str, npt.NDArray[np.generic]]]
 
@@ -53,9 +55,11 @@ def accept(
     if already:
         found = ", ".join(f"{count} {name}" for name, count in sorted(already.items()))
         return Refusal(Cause.ALREADY_QUANTIZED, f"the model given is already quantized: it has {found}")
-    made = load_model(artifact)
-    operators = graphs.count_quantized_operators(made)
-    nothing = _nothing_changed(recipe, made, operators)
+    try:
+        made = read_made(artifact, recipe)
+    except ModelError as error:
+        return Refusal(Cause.DOES_NOT_LOAD, f"the quantized model cannot be read: {error.message}")
+    nothing = _nothing_changed(recipe, made)
     if nothing:
         why = [notice for notice in notices if notice.startswith("left in float")]
         return Refusal(Cause.NOTHING_QUANTIZED, "; ".join([nothing, *why]))
@@ -63,15 +67,19 @@ def accept(
 
     phase("loading the quantized model")
     try:
-        session = open_session(artifact)
+        run = made.load()
+    except UnsupportedOperator as error:
+        return Refusal(Cause.UNSUPPORTED, f"the quantized model cannot be run here: {error.message}")
     except Exception as error:
-        return Refusal(Cause.DOES_NOT_LOAD, f"ONNX Runtime here cannot load the quantized model: {first_line(error)}")
+        return Refusal(
+            Cause.DOES_NOT_LOAD, f"{_RUNTIMES[recipe.suffix]} cannot load the quantized model: {first_line(error)}"
+        )
     phase("running the quantized model on calibration samples")
     try:
-        outputs = _run(session, feeds, breathe)
+        outputs = _run(run, feeds, breathe)
     except Exception as error:
         return Refusal(Cause.DOES_NOT_RUN, f"the quantized model fails on a calibration sample: {first_line(error)}")
-    del session
+    del run
     phase("running the float model on calibration samples")
     reference = float_outputs(subject, model, feeds, breathe)
     compared = _compare(reference, outputs, recipe, min_snr_db, quantities(subject.model))
@@ -80,23 +88,23 @@ def accept(
     return Artifact(
         path=artifact,
         sha256=file_sha256(artifact),
-        identity=identity_of(made, artifact.parent),
-        size_bytes=sum(p.stat().st_size for p in (artifact, data_of(artifact)) if p.exists()),
+        identity=made.identity,
+        size_bytes=made.size_bytes,
         snr_db=compared,
-        quantized_operators=operators,
+        quantized_operators=made.operators,
         notices=notices,
     )
 
 
-def _nothing_changed(recipe: Recipe, made: Any, operators: int) -> str:
+def _nothing_changed(recipe: Recipe, made: Made) -> str:
     if recipe.is_float32:
         return ""
     if recipe.scheme == "float16":
-        return "" if graphs.has_float16(made) else "nothing was converted to float16"
-    if operators:
+        return "" if made.is_half() else "nothing was converted to float16"
+    if made.operators:
         return ""
     if recipe.scheme == "imported":
-        found = graphs.quantization_found(made)
+        found = made.found()
         listed = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
         # Without any it is a float variant, which may be a candidate too.
         return f"it has {listed}, but no operator computes on quantized values" if found else ""
@@ -115,7 +123,8 @@ def float_outputs(subject: Subject, model: Path, feeds: list[Feeds], breathe: Ca
     if found:
         names = found.meta["outputs"]
         return [{name: found.arrays[f"a{s}_{i}"] for i, name in enumerate(names)} for s in range(len(feeds))]
-    outputs = _run(open_session(model), feeds, breathe)
+    session = open_session(model)
+    outputs = _run(lambda feed: run_by_name(session, feed), feeds, breathe)
     names = list(outputs[0])
     arrays = {f"a{s}_{i}": np.asarray(sample[name]) for s, sample in enumerate(outputs) for i, name in enumerate(names)}
     # Sequences, maps and strings are compared as they come, and not kept.
@@ -124,10 +133,10 @@ def float_outputs(subject: Subject, model: Path, feeds: list[Feeds], breathe: Ca
     return outputs
 
 
-def _run(session: Any, feeds: list[Feeds], breathe: Callable[[], None]) -> Outputs:
+def _run(run: Run, feeds: list[Feeds], breathe: Callable[[], None]) -> Outputs:
     outputs = []
     for feed in feeds:
-        outputs.append(run_by_name(session, feed))
+        outputs.append(dict(run(feed)))
         breathe()
     return outputs
 

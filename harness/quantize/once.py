@@ -15,6 +15,7 @@ from harness.errors import ConfigError
 from harness.quantize.contract import Artifact, ModelRefused, QuantizeJob, QuantizeLimits, Refusal
 from harness.quantize.outputs import data_of
 from harness.quantize.prepare import prepare_model
+from harness.quantize.vendors.environments import find_environment
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.files import resolve_recipe
 from harness.recipes.recipe import Recipe
@@ -78,6 +79,8 @@ def quantize_once(
         except ModelRefused as error:
             return Outcome(None, Refusal(error.cause, str(error)), ())
         chosen = resolve_recipe(recipe, prepared.facts)
+        if chosen.scheme == "vendor":
+            find_environment(chosen.backend)
         declared = Preprocess.load(preprocess) if preprocess else None
         dataset = open_dataset(calibration, prepared.inputs, declared)
         samples = scratch / "calibration.npz"
@@ -86,7 +89,7 @@ def quantize_once(
             model=prepared.path,
             calibration=samples,
             recipe=chosen,
-            out=scratch / "quantized.onnx",
+            out=scratch / f"quantized{chosen.suffix}",
             limits=limits,
             extra={"host_lock": str(host_lock_folder())},
         )
@@ -109,7 +112,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _keep(artifact: Artifact, model: Path, recipe: Recipe, out: Path) -> Artifact:
-    path = out / f"{model.stem}_quant_{recipe.precision}_{artifact.identity[:8]}.onnx"
+    path = out / f"{model.stem}_quant_{recipe.precision}_{artifact.identity[:8]}{recipe.suffix}"
     try:
         path.write_bytes(artifact.path.read_bytes())
         data = data_of(artifact.path)

@@ -66,6 +66,7 @@ TABLE = OptionTable(
         "blockwise_reconstruction.gamma": Option("float", 1.0, low=0, when="blockwise_reconstruction"),
     },
     suffix=".espdl",
+    precision=("target", "quant_type"),
 )
 """``mixed_precision.layers`` is ours: nodes at 16 bit by name; without any, the ``topk`` of the largest layer-wise
 error and what reads them, as AutoQuant does. ``topk`` -1 of the other passes means every layer."""

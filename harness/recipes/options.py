@@ -46,6 +46,8 @@ class OptionTable:
     options: Mapping[str, Option]
     suffix: str = ".onnx"
     """Of the files it makes."""
+    precision: tuple[str, ...] = ()
+    """Options that go into the files' names."""
 
     def complete(self, given: Mapping[str, Any]) -> Options:
         """Checked and complete. Raises :class:`ConfigError` naming the option, the value and what is possible."""

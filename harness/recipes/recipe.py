@@ -208,9 +208,15 @@ class Recipe:
             "dynamic": f"dyn-{weight}",
             "weight_only": f"w-{weight}",
             "imported": "imported",
-            "vendor": self.backend,
+            "vendor": self._vendors_precision(),
             "static": f"{SHORT[self.activation]}{weight}",
         }[self.scheme]
+
+    def _vendors_precision(self) -> str:
+        if self.scheme != "vendor":
+            return ""
+        options = dict(self.options)
+        return "-".join(str(options[name]) for name in vendor_table(self.backend).precision) or self.backend
 
     @property
     def label(self) -> str:

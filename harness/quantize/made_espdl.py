@@ -1,0 +1,107 @@
+"""An ``.espdl`` file that ESP-PPQ made, run by the interpreter as ESP-PPQ's own simulation computes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from device_agents.contract import AgentError
+from device_agents.emulated.espdl.axes import Axes
+from device_agents.emulated.espdl.interpreter import Interpreter
+from device_agents.emulated.espdl.model import DTYPES, Model, Tensor, ValueInfo
+from device_agents.emulated.espdl.reader import read_model
+from harness.errors import ModelError
+from harness.quantize.calibration_data import Feeds
+
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "RequantizeLinear"})
+_INTEGERS = frozenset(key for key, dtype in DTYPES.items() if dtype.kind in "iu" and dtype.itemsize <= 2)
+
+
+class MadeEspdl:
+    """See :class:`harness.quantize.made.Made`."""
+
+    def __init__(self, path: Path, target: str) -> None:
+        """Raises :class:`ModelError` where the file cannot be read."""
+        self._path = path
+        self._target = target
+        try:
+            self.model: Model = read_model(path)
+        except AgentError as error:
+            raise ModelError(error.message, hint=error.hint, where=path) from error
+
+    @property
+    def operators(self) -> int:
+        return sum(
+            node.op not in _QUANTIZERS and any(self._is_integer(name) for name in node.outputs)
+            for node in self.model.nodes
+        )
+
+    def _is_integer(self, name: str) -> bool:
+        value = self.model.values.get(name)
+        return value is not None and value.dtype in _INTEGERS
+
+    @property
+    def identity(self) -> str:
+        return espdl_identity(self.model)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._path.stat().st_size
+
+    def found(self) -> Mapping[str, int]:
+        return Counter(node.op for node in self.model.nodes if node.op in _QUANTIZERS)
+
+    def is_half(self) -> bool:
+        return False
+
+    def load(self) -> Callable[[Feeds], Mapping[str, npt.NDArray[np.generic]]]:
+        interpreter = Interpreter(self.model, self._target)
+        axes = Axes.of(self.model)
+
+        def run(feeds: Feeds) -> Mapping[str, npt.NDArray[np.generic]]:
+            integers = {name: interpreter.quantize(name, axes.stored(name, array)) for name, array in feeds.items()}
+            return {name: axes.real(name, array) for name, array in interpreter.run(integers).items()}
+
+        return run
+
+
+def espdl_identity(model: Model) -> str:
+    """sha256 of what the model computes: nodes, shapes, exponents and constants; not its labels, its metadata and the
+    test vectors in it."""
+    digest = hashlib.sha256()
+
+    def add(value: object) -> None:
+        digest.update(json.dumps(value, sort_keys=True, default=_plain).encode() + b"\n")
+
+    for node in model.nodes:
+        add([node.op, node.name, node.inputs, node.outputs, dict(node.attributes)])
+    add([_value(value) for value in (*model.inputs, None, *model.outputs) if value is not None])
+    add(sorted(_value(value) for value in model.values.values()))
+    for name in sorted(model.constants):
+        tensor = model.constants[name]
+        add([name, tensor.dims, tensor.exponents, tensor.layout, tensor.dtype.str])
+        digest.update(tensor.values.tobytes())
+    return digest.hexdigest()
+
+
+def _value(value: ValueInfo) -> list[object]:
+    return [value.name, value.dtype, list(value.shape), list(value.exponents)]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Tensor):
+        content = hashlib.sha256(value.values.tobytes()).hexdigest()
+        return [value.name, value.dims, value.exponents, value.layout, value.dtype.str, content]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(type(value).__name__)
