@@ -103,6 +103,8 @@ class BoardResult:
     """Why the candidate was picked, or was not."""
     phase: Literal["search", "final"] = "search"
     device_seconds: float = 0.0
+    accuracy_from: Literal["device", "host-verified"] = "device"
+    """``host-verified``: the metrics are the interpreter's on this host, with which the board agreed to the bit."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> BoardResult:

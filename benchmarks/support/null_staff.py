@@ -15,7 +15,7 @@ import onnx
 from device_agents.contract import BoardFacts, Placement, RuntimeOptions
 from harness.boards.schema import Board
 from harness.controller.actors import Quantizer, Session
-from harness.controller.board_session import MeasureOutcome, MeasureRequest
+from harness.controller.request import MeasureOutcome, MeasureRequest
 from harness.measure.protocol import Measurement
 from harness.quantize.contract import Artifact, QuantizeJob, Refusal
 from harness.results import BoardResult, LatencyResult, MetricResult

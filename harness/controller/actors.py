@@ -19,11 +19,12 @@ import ray
 from device_agents.contract import AgentError, BoardFacts, RuntimeOptions
 from harness.boards.host_lock import host_lock, host_lock_folder
 from harness.boards.schema import Board
-from harness.controller.board_session import BoardSession, MeasureOutcome, MeasureRequest
+from harness.controller.board_session import BoardSession
 from harness.controller.logs import log_to_file
 from harness.controller.messages import BoardTask, Material, QuantizeReply
 from harness.controller.preparation import Prepared
 from harness.controller.recorder import Recorder
+from harness.controller.request import MeasureOutcome, MeasureRequest
 from harness.controller.trial import Quantized
 from harness.controller.turns import Turns
 from harness.errors import BoardtuneError, ConfigError

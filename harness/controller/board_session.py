@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,76 +23,36 @@ from device_agents.contract import (
     LoadReport,
     ModelRejected,
     OutOfMemory,
-    Pipeline,
     RuntimeOptions,
-    Tensors,
 )
 from harness.boards.agents import open_agent
 from harness.boards.canary import canary_path
 from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
 from harness.boards.schema import Board, Limits
+from harness.controller.accuracy import SPOT_ROWS, Evaluated, evaluate_on_board
 from harness.controller.considerate import considerate
-from harness.controller.evaluation import EvaluationPart, PartName, postprocessed, score_outputs, sha256_file
+from harness.controller.evaluation import postprocessed, score_outputs, sha256_file
 from harness.controller.loaded_models import LoadedModels
+from harness.controller.request import MeasureOutcome, MeasureRequest, Scoring
 from harness.controller.wired import wired
-from harness.data.metric import Metric, MetricFailed
-from harness.data.score import Score
-from harness.measure.paired import AccuracyBound
+from harness.data.metric import MetricFailed
 from harness.measure.plausibility import same_outputs
 from harness.measure.preflight import Preflight, preflight
 from harness.measure.protocol import Measurement
 from harness.measure.record import MeasurementResult
 from harness.measure.settings import MeasurementSettings
 from harness.measure.steps import CANARY, CANDIDATE, Cool, TimedBlock, Warmup
-from harness.results import ArtifactInfo, BoardResult, MetricResult, Verdict
+from harness.results import BoardResult, MetricResult, Verdict
 from harness.search.constraints import Constraints
 
 log = logging.getLogger(__name__)
 
-SPOT_ROWS = 4
-"""Samples of the timed session whose outputs are compared with the accuracy pass."""
 _COOL_POLL_S = 2.0
 _OF_THE_MODEL = (ModelRejected, OutOfMemory, DeviceCrash, BadData)
 """Failures that the board itself came through well: they say nothing against it."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class Scoring:
-    """What turns outputs into metrics and constraint outcomes."""
-
-    metrics: tuple[Metric, ...]
-    bounds: Mapping[str, AccuracyBound]
-    float_scores: Mapping[PartName, Mapping[str, Score]]
-    """Part name -> metric name -> score of the float model on that part."""
-    constraints: Constraints
-
-
-@dataclass(frozen=True, eq=False)
-class MeasureRequest:
-    """One model to measure; everything that decides the numbers."""
-
-    model: Path
-    artifact: ArtifactInfo
-    settings: MeasurementSettings
-    part: EvaluationPart
-    """Samples for timing and, with ``scoring``, for accuracy."""
-    scoring: Scoring | None = None
-    is_float: bool = False
-    batch: int = 1
-    """Samples per inference."""
-    pipeline: Pipeline | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class MeasureOutcome:
-    result: BoardResult
-    measurement: MeasurementResult
-    record: Mapping[str, Any]
-    """JSON for ``measurement.json``."""
-    outputs: Tensors | None
 
 
 class BoardSession:
@@ -117,6 +77,7 @@ class BoardSession:
         shared = times_on_this_host(board)
         agent = agent_factory(board)
         self._agent = wired(considerate(agent, work_lock) if shared else agent)
+        self._evaluate = evaluate_on_board
         self._timing = clock_lock if shared else contextlib.nullcontext
         self._sleep = sleep
         self._canary = canary_path(board)
@@ -232,26 +193,26 @@ class BoardSession:
             measurement = Measurement(_settings(request, exclusive=self.board.runtime.exclusive_session))
             self._drive(measurement, sessions, request)
             timed = measurement.result()
-            outputs: Tensors | None = None
-            peak = timed.peak_memory_bytes
+            evaluated: Evaluated | None = None
             unlike: str | None = None
             if timed.verdict != "invalid" and timed.stop_reason != "futility":
                 handle = sessions.get(CANDIDATE)
                 rows = DataRef(request.part.sha256, tuple(range(min(SPOT_ROWS, request.part.samples))))
                 spot = self._agent.infer(handle, rows, request.batch)
-                whole = self._agent.infer(
+                evaluated = self._evaluate(
+                    self._agent,
                     sessions.renew(CANDIDATE, postprocess=False),
-                    DataRef(request.part.sha256),
+                    request.model,
+                    request.part,
                     request.batch,
-                    deadline_s=_infer_deadline(timed, request),
+                    timed.latency.p50 if timed.latency else None,
+                    _infer_deadline(timed, request),
                 )
-                outputs = whole.outputs
-                peak = max((m for m in (peak, whole.peak_memory_bytes) if m is not None), default=None)
-                expected = {name: array[: len(rows.rows or ())] for name, array in outputs.items()}
+                expected = {name: array[: len(rows.rows or ())] for name, array in evaluated.outputs.items()}
                 unlike = same_outputs(spot.outputs, postprocessed(expected, request.pipeline))
             load = sessions.first_load
         ended = self._agent.health()
-        return self._outcome(request, timed, load, outputs, unlike, peak, started, ended)
+        return self._outcome(request, timed, load, evaluated, unlike, started, ended)
 
     def _ready(self, settings: MeasurementSettings) -> tuple[BoardState, Preflight]:
         """Looks whether the board is as its file wants it; only for its temperature it is waited, as long as between
@@ -326,9 +287,8 @@ class BoardSession:
         request: MeasureRequest,
         timed: MeasurementResult,
         load: LoadReport,
-        outputs: Tensors | None,
+        evaluated: Evaluated | None,
         unlike: str | None,
-        peak: int | None,
         started: BoardState,
         ended: BoardState,
     ) -> MeasureOutcome:
@@ -342,17 +302,9 @@ class BoardSession:
             verdict = "suspect" if verdict == "valid" else verdict
             reasons.append("no placement receipt: what ran where is not known")
         metrics: dict[str, MetricResult] = {}
-        if outputs is not None and request.scoring is not None:
-            scoring = request.scoring
+        if evaluated is not None and request.scoring is not None:
             try:
-                metrics = score_outputs(
-                    request.part,
-                    scoring.metrics,
-                    scoring.bounds,
-                    scoring.float_scores.get(request.part.name, {}),
-                    outputs,
-                    is_float=request.is_float,
-                )
+                metrics = _metrics(request.scoring, evaluated, request)
             except MetricFailed as error:
                 verdict = "invalid"
                 reasons.append(str(error))
@@ -365,25 +317,36 @@ class BoardSession:
             latency_ns=timed.latency,
             load_ns=load.load_ns,
             first_ns=timed.first_ns,
-            peak_memory_bytes=peak,
+            peak_memory_bytes=max(
+                (m for m in (timed.peak_memory_bytes, evaluated.peak_memory_bytes if evaluated else None) if m),
+                default=None,
+            ),
             metrics=metrics,
             placement=_placement(load),
             phase=request.part.name,
             device_seconds=max(0.0, (ended.clock_ns - started.clock_ns) / 1e9),
+            accuracy_from=evaluated.evidence if evaluated else "device",
         )
         if request.scoring is not None:
             constraints = board_constraints(request.scoring.constraints, self.board.limits)
             result = replace(result, constraints=constraints.decide(result, tuple(request.scoring.bounds)))
-        return MeasureOutcome(result, timed, self._record(result, timed, found, started, ended), outputs)
+        record = self._record(result, timed, found, started, ended, evaluated.notices if evaluated else ())
+        return MeasureOutcome(result, timed, record, evaluated.outputs if evaluated else None)
 
     def _record(
-        self, result: BoardResult, timed: MeasurementResult, found: Preflight, started: BoardState, ended: BoardState
+        self,
+        result: BoardResult,
+        timed: MeasurementResult,
+        found: Preflight,
+        started: BoardState,
+        ended: BoardState,
+        notices: Sequence[str] = (),
     ) -> dict[str, Any]:
         return {
             **timed.to_json(),
             "verdict": result.verdict,
             "reasons": list(result.reasons),
-            "notices": [*timed.notices, *found.notices],
+            "notices": [*timed.notices, *found.notices, *notices],
             "facts": asdict(self.facts),
             "options": asdict(self.options),
             "state_before": asdict(started),
@@ -410,6 +373,14 @@ def _settings(request: MeasureRequest, *, exclusive: bool) -> MeasurementSetting
         block=replace(asked.block, rows=rows, batch=request.batch, label=label),
         canary_block=replace(asked.canary_block, label=label),
     )
+
+
+def _metrics(scoring: Scoring, evaluated: Evaluated, request: MeasureRequest) -> dict[str, MetricResult]:
+    part = evaluated.part
+    floats = scoring.float_scores.get(part.name, {})
+    if part is not request.part:
+        floats = {m.name: m.score(part.float_outputs, part.labels, part.float_outputs) for m in scoring.metrics}
+    return score_outputs(part, scoring.metrics, scoring.bounds, floats, evaluated.outputs, is_float=request.is_float)
 
 
 def _infer_deadline(timed: MeasurementResult, request: MeasureRequest) -> float:

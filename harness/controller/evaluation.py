@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,16 @@ class EvaluationPart:
     labels: npt.NDArray[np.generic] | None
     float_outputs: Tensors
     """Of the float model, ONNX Runtime's CPU provider on this host: [samples, ...] by output name."""
+
+    def rows(self, rows: Sequence[int]) -> EvaluationPart:
+        """Some of its samples, to score; the file stays that of all."""
+        chosen = list(rows)
+        return replace(
+            self,
+            samples=len(chosen),
+            labels=None if self.labels is None else self.labels[chosen],
+            float_outputs={name: array[chosen] for name, array in self.float_outputs.items()},
+        )
 
 
 def score_outputs(

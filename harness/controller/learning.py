@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from device_agents.contract import BoardUnfit, DeviceReboot, DeviceTimeout, LeaseLost, LinkError, Untrusted
-from harness.controller.board_session import Scoring
+from harness.controller.request import Scoring
 from harness.errors import BoardtuneError
 from harness.ledger.state import BoardProgress, LedgerState, TrialState
 from harness.plan import Plan

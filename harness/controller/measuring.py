@@ -13,10 +13,11 @@ from harness.boards.agents import open_agent
 from harness.boards.host_lock import host_lock
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
-from harness.controller.board_session import BoardSession, MeasureOutcome, MeasureRequest, Scoring
+from harness.controller.board_session import BoardSession
 from harness.controller.evaluation import EvaluationPart, sha256_file
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.preparation import accuracy_bounds, read_preprocess, run_on_host
+from harness.controller.request import MeasureOutcome, MeasureRequest, Scoring
 from harness.data.dataset import Dataset
 from harness.data.metrics import resolve_metrics
 from harness.data.preprocess import Preprocess

@@ -17,9 +17,9 @@ from device_agents.runner.errors import RunnerError
 from device_agents.runner.feeds import Collector, Feeder, Samples
 from device_agents.runner.platform import Options
 from harness.boards.host_lock import host_lock
-from harness.controller.board_session import Scoring
 from harness.controller.evaluation import EvaluationPart, PartName, sha256_file
 from harness.controller.floor import floor_db
+from harness.controller.request import Scoring
 from harness.data.checks import check_data
 from harness.data.dataset import Dataset
 from harness.data.metric import Metric

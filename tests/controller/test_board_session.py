@@ -32,10 +32,11 @@ from device_agents.contract import (
 from device_agents.runner.pipeline import Pipeline as BoardPipeline
 from harness.boards.host_lock import HostBusy, HostLock
 from harness.boards.schema import Limits
-from harness.controller.board_session import BoardSession, MeasureRequest, board_constraints
+from harness.controller.board_session import BoardSession, board_constraints
 from harness.controller.evaluation import postprocessed
 from harness.controller.measuring import MeasureJob, measure
 from harness.controller.preparation import Prepared, prepare
+from harness.controller.request import MeasureRequest
 from harness.errors import ConfigError, ModelError
 from harness.measure.settings import settings_for
 from harness.results import ArtifactInfo

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.controller.board_session import Scoring
 from harness.controller.learning import Assignment, Learning, worth_another_try
+from harness.controller.request import Scoring
 from harness.errors import BoardtuneError
 from harness.ledger import events
 from harness.ledger.state import LedgerState, TrialState
