@@ -45,6 +45,8 @@ def further(facts: ModelFacts) -> Iterator[Recipe]:
         yield wide.with_changes(op_types=facts.weighted)
     yield wide.with_changes(activation="int16", weight="int16")
     yield Recipe(scheme="dynamic", granularity="per_channel")
+    # The only one for layers inside control flow.
+    yield Recipe(scheme="weight_only", weight="int8")
 
 
 @dataclass

@@ -94,9 +94,11 @@ def quantize_model(
     set_dim: Mapping[str, int] | None = None,
     preprocess: str | Path | None = None,
     limits: QuantizeLimits | None = None,
+    continue_quantized: bool = False,
 ) -> Outcome:
     """Makes one artifact by ``recipe`` (a file, or ``preset:NAME[#k]``) into the folder ``out``; no board is touched.
 
+    ``continue_quantized`` takes a model that is quantized in part and quantizes the rest.
     A refusal is a result (``outcome.result`` is a :class:`~harness.quantize.contract.Refusal`). Raises
     :class:`~harness.errors.ConfigError` and its kinds.
     """
@@ -108,6 +110,7 @@ def quantize_model(
         set_dims=dict(set_dim or {}),
         preprocess=Path(preprocess) if preprocess is not None else None,
         limits=limits or QuantizeLimits(),
+        continue_quantized=continue_quantized,
     )
 
 

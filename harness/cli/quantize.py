@@ -25,6 +25,11 @@ from harness.errors import ExitCode
 @click.option(
     "--max-memory", type=click.IntRange(min=1), default=8192, show_default=True, help="The quantizer's, in MiB."
 )
+@click.option(
+    "--continue-quantized",
+    is_flag=True,
+    help="Take a model that is quantized in part: what is quantized stays, the recipe is for the rest.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: Path,
@@ -36,6 +41,7 @@ def command(
     min_snr: float,
     timeout: float,
     max_memory: int,
+    continue_quantized: bool,
     as_json: bool,
 ) -> None:
     """Quantize MODEL by one recipe and accept or refuse the result. Exit code 0 or 3 (refused)."""
@@ -51,6 +57,7 @@ def command(
         set_dims=parse_set_dims(set_dim),
         preprocess=preprocess,
         limits=QuantizeLimits(timeout_s=timeout, memory_bytes=max_memory << 20, min_snr_db=min_snr),
+        continue_quantized=continue_quantized,
     )
     accepted = isinstance(outcome.result, Artifact)
     if as_json:

@@ -15,6 +15,7 @@ from harness.quantize import graph as graphs
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
 from harness.quantize.calibration_data import Feeds
+from harness.quantize.continued import quantized_before
 from harness.quantize.contract import Artifact, Cause, Refusal
 from harness.quantize.identity import file_sha256
 from harness.quantize.integer_outputs import quantities
@@ -52,14 +53,15 @@ def accept(
     """
     subject = Subject.read(model, calibration, cache or Cache(None), digests)
     already = graphs.quantization_found(subject.model)
-    if already:
+    before = quantized_before(subject.model)
+    if already and not before:
         found = ", ".join(f"{count} {name}" for name, count in sorted(already.items()))
         return Refusal(Cause.ALREADY_QUANTIZED, f"the model given is already quantized: it has {found}")
     try:
         made = read_made(artifact, recipe)
     except ModelError as error:
         return Refusal(Cause.DOES_NOT_LOAD, f"the quantized model cannot be read: {error.message}")
-    nothing = _nothing_changed(recipe, made)
+    nothing = _nothing_changed(recipe, made, before)
     if nothing:
         why = [notice for notice in notices if notice.startswith("left in float")]
         return Refusal(Cause.NOTHING_QUANTIZED, "; ".join([nothing, *why]))
@@ -96,12 +98,13 @@ def accept(
     )
 
 
-def _nothing_changed(recipe: Recipe, made: Made) -> str:
+def _nothing_changed(recipe: Recipe, made: Made, before: int = 0) -> str:
+    """``before``: quantized nodes that the model came with."""
     if recipe.is_float32:
         return ""
     if recipe.scheme == "float16":
         return "" if made.is_half() else "nothing was converted to float16"
-    if made.operators:
+    if sum(made.found().values()) > before if before else made.operators:
         return ""
     if recipe.scheme == "imported":
         found = made.found()

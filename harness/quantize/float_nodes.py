@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from harness.quantize.continued import finished_nodes
 from harness.quantize.graph import DEFAULT_DOMAINS, attributes_of, captured_names, initializers_of, subgraphs
 from harness.quantize.passes.masks import mask_tensors, touches
 from harness.quantize.statistics import ActivationStatistics
@@ -22,6 +23,7 @@ NOT_REMOVABLE = "an activation that its input's range cannot stand for"
 NOT_FINITE = "weights that are not finite"
 NAMESAKE = "an operator of another domain than the one that is quantized"
 DILATED_POOL = "dilations, which its quantized form does not know"
+FINISHED = "what was quantized before"
 UNEVEN = "scales of very different size in a batch normalization"
 _UNEVEN_RATIO = 16.0
 """Of largest to smallest scale: more, and one 8-bit step for all takes over 6 % of the smallest."""
@@ -62,6 +64,8 @@ def nodes_left_in_float(
     wanted = set(op_types)
     others = namesakes(model)
     rules.insert(0, (NAMESAKE, lambda node: node.name in others))
+    finished = finished_nodes(model)
+    rules.insert(0, (FINISHED, lambda node: node.name in finished))
     left: dict[str, str] = {}
     for node in model.graph.node:
         if node.op_type in wanted:
@@ -92,7 +96,7 @@ def float_notices(model: ModelProto, left: Mapping[str, str]) -> tuple[str, ...]
     """For people: what was left in float and why, also what is inside control flow."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, reason in left.items():
-        if reason != NOT_REMOVABLE:  # Costs nothing worth a line.
+        if reason not in (NOT_REMOVABLE, FINISHED):  # Costs nothing worth a line.
             by_reason[reason].append(name)
     notices = [f"left in float for {reason}: {_listed(names)}" for reason, names in by_reason.items()]
     for node in model.graph.node:

@@ -64,18 +64,20 @@ def quantize_once(
     set_dims: Mapping[str, int],
     preprocess: Path | None,
     limits: QuantizeLimits,
+    continue_quantized: bool = False,
 ) -> Outcome:
     """Prepares ``model``, makes the artifact and writes it with its recipe into the folder ``out``.
 
     ``calibration`` is a data specification, ``recipe`` a file or ``preset:NAME[#k]``. The files are called
     ``<model>_quant_<precision>_<identity8>``. A model that cannot be quantized at all (already quantized, say) is a
-    refusal too; one that cannot be read raises ModelError. Raises DataError, ConfigError.
+    refusal too (unless ``continue_quantized`` takes one that is quantized in part); one that cannot be read raises
+    ModelError. Raises DataError, ConfigError.
     """
     _check_folder(out)
     with scratch_folder() as scratch:
         try:
             with host_lock().work():
-                prepared = prepare_model(model, scratch / "float.onnx", set_dims)
+                prepared = prepare_model(model, scratch / "float.onnx", set_dims, continue_quantized=continue_quantized)
         except ModelRefused as error:
             return Outcome(None, Refusal(error.cause, str(error)), ())
         chosen = resolve_recipe(recipe, prepared.facts)

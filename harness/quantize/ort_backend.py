@@ -17,6 +17,7 @@ from harness.quantize import graph as graphs
 from harness.quantize.algorithms.regions import UnknownTensorError, nodes_after, nodes_between
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
+from harness.quantize.continued import finished_nodes
 from harness.quantize.float_nodes import namesakes, with_weights_not_finite
 from harness.quantize.model_file import load_model, save_model
 from harness.quantize.passes.interface import put_back, set_aside
@@ -139,6 +140,7 @@ def _excluded_regions(model: ModelProto, recipe: Recipe) -> set[str]:
 
 def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
     blocked = sorted({*DEFAULT_OP_BLOCK_LIST, *recipe.exclude_op_types})
+    excluded = sorted({*excluded, *finished_nodes(model)})
     # The converter gives the mean and deviation of a layer normalization the type of its result; they stay float32.
     several = [n.name for n in model.graph.node if n.op_type == "LayerNormalization" and len(n.output) > 1]
     aside = set_aside(model)
@@ -154,7 +156,7 @@ def _to_float16(model: ModelProto, recipe: Recipe, excluded: list[str]) -> Model
 
 
 def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelProto:
-    excluded = sorted({*excluded, *namesakes(model), *with_weights_not_finite(model)})
+    excluded = sorted({*excluded, *namesakes(model), *finished_nodes(model), *with_weights_not_finite(model)})
     op_types, excluded = _dynamic_selection(model, recipe, excluded)
     add_infer_metadata(model)
     own_names = colliding_tensors(model)

@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto
 
 from harness.errors import ModelError
 from harness.quantize import graph as graphs
+from harness.quantize.continued import mark
 from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.graph import MIN_OPSET
 from harness.quantize.model_file import INLINE_LIMIT_BYTES, load_model, model_bytes, save_model
@@ -30,6 +31,7 @@ from harness.quantize.passes.axes import name_every_axis
 from harness.quantize.passes.constants import constants_to_initializers, fill_blanks, sparse_to_dense
 from harness.quantize.passes.gemm import normalise_gemms
 from harness.quantize.passes.names import rename_colliding_nodes, rename_inner_tensors
+from harness.quantize.passes.stay_float import keep_layers_in_float
 from harness.quantize.passes.tidy import tidy
 from harness.quantize.passes.types import add_runtime_types
 from harness.quantize.passes.unfuse import unfuse
@@ -64,17 +66,27 @@ class _Work:
 
 
 def prepare(
-    path: Path, out: Path, set_dims: Mapping[str, int], batch: int, *, transform: bool, phase: Phase
+    path: Path,
+    out: Path,
+    set_dims: Mapping[str, int],
+    batch: int,
+    *,
+    transform: bool,
+    phase: Phase,
+    continue_quantized: bool = False,
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Writes the prepared model to ``out``; returns it with notices.
 
     ``transform=False`` leaves out what executes native code on the graph (operator set conversion, graph optimisation,
-    the comparison run): the way out after a crash there. Raises ModelError.
+    the comparison run): the way out after a crash there. ``continue_quantized`` takes models that are quantized in
+    part. Raises ModelError.
     """
     phase("reading the model")
     work = _Work(load_model(path), path)
     _check_inputs(work)
-    _check_float(work)
+    before = graphs.quantization_found(work.model)
+    if before and not continue_quantized:
+        raise _already_quantized(before, path)
     work.notices += _constant_inputs(work.model)
     work.notices += fix_dims(work.model, set_dims, path, batch)
     if work.model.functions:
@@ -87,14 +99,19 @@ def prepare(
     _widen(work, transform, phase)
     _check_loads(work, BATCH_WITHIN if batch > 1 else "")
     if transform:
-        _transform(work, phase)
+        _transform(work, phase, optimise=not before)
     else:
         normalise(work.model)
+    if before:
+        # ONNX Runtime would quantize float layers behind a dequantized tensor, the float reference's too.
+        keep_layers_in_float(work.model)
     _infer_shapes(work)
     graphs.name_nodes(work.model)
     rename_colliding_nodes(work.model)
     graphs.drop_unused_opsets(work.model)
     graphs.clear_labels(work.model)
+    if before:
+        mark(work.model)
     phase("writing the prepared model")
     save_model(work.model, out)
     return work.model, tuple(work.notices)
@@ -143,19 +160,18 @@ def _check_inputs(work: _Work) -> None:
             raise ModelRefused(message, cause=Cause.UNSUPPORTED, where=work.path)
 
 
-def _check_float(work: _Work) -> None:
-    found = graphs.quantization_found(work.model)
-    if found:
-        listed = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
-        raise ModelRefused(
-            f"the model is already quantized: it has {listed}",
-            cause=Cause.ALREADY_QUANTIZED,
-            where=work.path,
-            hint=(
-                f"give the float model; this one enters its search beside ours with --add-candidate {work.path}, or is "
-                f"measured as it is: boardtune measure {work.path}"
-            ),
-        )
+def _already_quantized(found: Counter[str], path: Path) -> ModelRefused:
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+    return ModelRefused(
+        f"the model is already quantized: it has {listed}",
+        cause=Cause.ALREADY_QUANTIZED,
+        where=path,
+        hint=(
+            f"give the float model; this one enters its search beside ours with --add-candidate {path}, is measured as "
+            f"it is with boardtune measure {path}, or has its float parts quantized with boardtune quantize "
+            "--continue-quantized"
+        ),
+    )
 
 
 def _inlined(work: _Work) -> ModelProto:
@@ -275,7 +291,7 @@ def _runnable(model: ModelProto, folder: Path) -> Path | bytes:
     return path
 
 
-def _transform(work: _Work, phase: Phase) -> None:
+def _transform(work: _Work, phase: Phase, *, optimise: bool = True) -> None:
     if model_bytes(work.model) > INLINE_LIMIT_BYTES:
         work.notices.append("the model is larger than 2 GB: graph optimisation before quantization is left out")
         normalise(work.model)
@@ -283,8 +299,9 @@ def _transform(work: _Work, phase: Phase) -> None:
     phase("running the float model")
     reference = _outputs(work.model)
     _raise_opset(work, reference, phase)
-    phase("optimising the graph")
-    _adopt(work, reference, "graph optimisation", _optimized)
+    if optimise:  # Of a quantized graph it would make another one.
+        phase("optimising the graph")
+        _adopt(work, reference, "graph optimisation", _optimized)
     phase("normalising the graph")
     _adopt(work, reference, "normalising the graph", _normalised)
 

@@ -46,12 +46,14 @@ def prepare_model(
     *,
     batch: int = 1,
     timeout_s: float = TIMEOUT_S,
+    continue_quantized: bool = False,
 ) -> PreparedModel:
     """Checks ``model`` and writes its prepared form to ``out`` (external data, if it needs any, beside it).
 
     A free first axis becomes ``batch`` with a notice; other free dimensions need ``set_dims`` (name -> size). The work
     is done in a child process, since ONNX Runtime can crash on a model; if the optional steps crash, they are left out.
-    The same model gives the same bytes.
+    The same model gives the same bytes. A model that is quantized in part is refused unless ``continue_quantized``:
+    then what is quantized stays, and is part of what results are compared with.
 
     Raises ModelError naming the file and the way out (:class:`~harness.quantize.contract.ModelRefused` where the file
     is well, but nothing can be quantized), and ``RuntimeError`` on a defect of the preparation itself.
@@ -64,6 +66,7 @@ def prepare_model(
         "set_dims": dict(set_dims or {}),
         "batch": batch,
         "transform": True,
+        "continue_quantized": continue_quantized,
     }
     reply = ask_child(_CHILD, request, timeout_s)
     if "died" in reply and reply["phase"] not in ("reading the model", "loading the float model"):

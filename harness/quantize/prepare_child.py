@@ -29,6 +29,7 @@ def main() -> int:
             request["batch"],
             transform=request["transform"],
             phase=lambda name: send({"phase": name}),
+            continue_quantized=request["continue_quantized"],
         )
         facts = facts_of(model)
         prepared = {

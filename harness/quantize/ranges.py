@@ -16,8 +16,13 @@ KL_LEVELS = 128
 """Quantized bins of the Kullback-Leibler search (TensorRT, GTC 2017 S7310; ONNX Runtime's default)."""
 KL_BINS = 2048
 """Bins the search starts from (TensorRT). ONNX Runtime starts from 128, which leaves it no choice but min-max."""
-KL_STRIDE = 8
-"""Thresholds tried, in bins: 121 of them."""
+KL_VALUES_PER_BIN = 64
+"""Activations with fewer values than this many for each bin are searched in fewer bins, down to :data:`KL_LEVELS`.
+
+Divergences of counts that are mostly noise (1/√64 of a bin is an eighth) are least where next to everything is cut:
+with 2048 bins for 4000 values, graphs of 30 to 40 dB end below 15."""
+KL_THRESHOLDS = 120
+"""Thresholds tried at most, besides the whole range."""
 MSE_STEPS = 100
 """Clipping candidates per side."""
 PERCENTILES = (99.0, 99.9, 99.99, 99.999, 100.0)
@@ -26,7 +31,7 @@ _FINEST = 12
 """Bits from which 8192 histogram bins no longer resolve a quantization step: clipping cannot be judged, and does not
 matter."""
 
-RANGES_VERSION = 1
+RANGES_VERSION = 2
 """Raised when a method gives other ranges for the same statistics."""
 
 Range = tuple[float, float]
@@ -55,7 +60,8 @@ def range_for(recipe: Recipe, stats: ActivationStatistics) -> Range:
     elif method == "layerwise_percentile":
         low, high = layerwise_percentile_range(histogram, (stats.lowest, stats.highest), bits, symmetric)
     elif method == "entropy":
-        threshold = entropy_threshold(rebinned(histogram, KL_BINS), stride=KL_STRIDE)
+        bins = kl_bins(histogram)
+        threshold = entropy_threshold(rebinned(histogram, bins), stride=max(1, bins // (2 * KL_THRESHOLDS)))
         low, high = -threshold, threshold
     elif method == "mse":
         find = power_of_two_mse_range if recipe.scale == "power_of_two" else mse_range
@@ -93,6 +99,14 @@ def layerwise_percentile_range(histogram: Histogram, observed: Range, bits: int,
         low, high = percentile_range(histogram, percentile, symmetric)
         candidates.append((min(max(low, observed[0]), 0.0), max(min(high, observed[1]), 0.0)))
     return _least(values, weights, candidates, bits)
+
+
+def kl_bins(histogram: Histogram) -> int:
+    """Bins of the Kullback-Leibler search: a power of two from :data:`KL_LEVELS` to :data:`KL_BINS`, as many as there
+    are values for (see :data:`KL_VALUES_PER_BIN`)."""
+    values = int(histogram.counts.sum())
+    enough = max(values // KL_VALUES_PER_BIN, KL_LEVELS)
+    return min(1 << (enough.bit_length() - 1), KL_BINS)
 
 
 def rebinned(histogram: Histogram, bins: int) -> Histogram:

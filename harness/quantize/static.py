@@ -25,9 +25,11 @@ from onnxruntime.quantization.quant_utils import (
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
 
+from harness.quantize.continued import drop_repeated_conversions, quantized_before, write_scales_once
 from harness.quantize.float_nodes import float_notices, nodes_left_in_float
 from harness.quantize.graph import MIN_OPSET, opset_of
 from harness.quantize.passes.interface import put_back, set_aside
+from harness.quantize.passes.moves import requantize_moved
 from harness.quantize.passes.names import colliding_tensors, rename
 from harness.quantize.passes.stay_float import keep_layers_in_float
 from harness.quantize.ranges import Range
@@ -67,6 +69,9 @@ def quantize_static(
     if notices is not None:
         notices += float_notices(model, {name: reason for name, reason in left.items() if name not in excluded_nodes})
     excluded_nodes = sorted({*excluded_nodes, *left})
+    before = quantized_before(model)
+    if before:
+        write_scales_once(model)
     add_infer_metadata(model)  # Shapes are inferred already: the rewriters need not do it again.
     own_names = colliding_tensors(model)
     rename(model, own_names)
@@ -113,6 +118,10 @@ def quantize_static(
     quantized: ModelProto = rewriter.model.model
     if recipe.format == "QDQ":
         keep_layers_in_float(quantized)
+        if opset_of(quantized) >= _NATIVE_NARROW_AND_WIDE_OPSET and recipe.activation == "int8":
+            requantize_moved(quantized)
+    if before:
+        drop_repeated_conversions(quantized)
     put_back(quantized, aside)
     rename(quantized, {own: name for name, own in own_names.items()})
     return quantized

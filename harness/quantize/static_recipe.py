@@ -24,6 +24,7 @@ from harness.quantize.algorithms.layers import (
 )
 from harness.quantize.algorithms.rounding import rounded
 from harness.quantize.calibrate import Subject, calibrated, ranges
+from harness.quantize.continued import boundary_ranges
 from harness.quantize.float_nodes import float_notices, nodes_left_in_float
 from harness.quantize.made_weights import MadeWeights, input_quantizer, read_weights, write_weights
 from harness.quantize.ranges import Range
@@ -124,6 +125,8 @@ def ready_static(subject: Subject, recipe: Recipe, excluded: list[str], breathe:
     read = set(observed_tensors(model, quantizable_types(recipe)))
     statistics = {name: stats for name, stats in every.items() if name in read}
     chosen = ranges(subject, recipe, statistics)
+    given = boundary_ranges(model)
+    chosen = {name: given.get(name, found) for name, found in chosen.items()}
     return ReadyStatic(subject, recipe, chosen, statistics, every, tuple(excluded), tuple(notices))
 
 

@@ -24,6 +24,7 @@ from harness.quantize.npz_map import read_npz
 from harness.quantize.observe import collect
 from harness.quantize.ranges import (
     entropy_threshold,
+    kl_bins,
     lambert_w,
     laplace_range,
     mse_range,
@@ -155,6 +156,26 @@ def test_entropy_is_onnxruntimes_algorithm(seed: int, shape: str) -> None:
     assert abs(ours - float(theirs[1])) <= 1e-6 * threshold or _nearly_tied(
         counts, edges, ours, float(theirs[1]), levels
     )
+
+
+def test_entropy_of_few_values_is_onnxruntimes_default(observed: tuple) -> None:
+    """128 bins for 128 levels leave the whole range. In 2048 bins such counts are noise, and nearly all is cut."""
+    path, feeds, _ = observed
+    model = onnx.load(path)
+    few = collect(model, observed_tensors(model, {n.op_type for n in model.graph.node}), feeds[:1])
+    theirs = _ort_ranges(path, feeds[:1], "Entropy")
+    small = {name: stats for name, stats in few.items() if stats.histogram and stats.histogram.counts.sum() < 16384}
+    assert small
+    for name, stats in small.items():
+        ours = range_for(Recipe(activation="uint8", calibration=Calibration("entropy")), stats)
+        np.testing.assert_allclose(ours, theirs[name], rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize(("values", "bins"), [(10, 128), (16_000, 128), (16_384, 256), (70_000, 1024), (10**6, 2048)])
+def test_bins_of_the_entropy_search_grow_with_the_values(values: int, bins: int) -> None:
+    counts = np.zeros(8192, dtype=np.int64)
+    counts[4000] = values
+    assert kl_bins(Histogram(counts, 1.0)) == bins
 
 
 def _nearly_tied(counts: Array, edges: Array, ours: float, theirs: float, levels: int) -> bool:

@@ -134,6 +134,17 @@ def attention_of_opset_23() -> ModelProto:
     return g.model()
 
 
+@odd(floor=25.0, recipes=("s8s8",))
+def transposition_read_in_float_of_opset_22() -> ModelProto:
+    """ONNX Runtime moves the conversion behind it and mixes signed with unsigned, on processors without VNNI."""
+    g = GraphBuilder(22)
+    p = g.node("GlobalMaxPool", [g.input("x", 1, 6, 8, 8)], "p")
+    g.node("Transpose", [p], "t", perm=[0, 1, 2, 3])
+    g.node("ConvTranspose", [p, g.weight("w", 6, 2, 1, 1)], "y")
+    g.output("t", "y")
+    return g.model()
+
+
 # Constants.
 
 

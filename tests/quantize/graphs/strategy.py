@@ -14,6 +14,7 @@ import numpy as np
 from graph_builder import Array, GraphBuilder, calibration_of
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
+from strategy_structure import OLD_STRUCTURE, STRUCTURE, mangled
 
 T = TypeVar("T")
 Tensor = tuple[str, tuple[int, ...]]
@@ -80,8 +81,8 @@ _STRANGE = ("x_scale", "x_zero_point", "x_quantized", "x_QuantizeLinear_Output",
 class _Generator:
     def __init__(self, chooser: Chooser) -> None:
         self.c = chooser
-        opset = chooser.pick((13, 15, 17, 17, 17, 18, 19, 20, 21, 22, 23, 9, 11, 12))
-        kind = chooser.pick((TensorProto.FLOAT,) * 12 + (TensorProto.FLOAT16,))
+        opset = chooser.pick((13, 14, 15, 16, 17, 17, 17, 18, 19, 20, 21, 22, 23, 7, 8, 9, 10, 11, 12))
+        kind = chooser.pick((TensorProto.FLOAT,) * 20 + (TensorProto.FLOAT16, TensorProto.FLOAT16, TensorProto.DOUBLE))
         self.g = GraphBuilder(opset, chooser.integer(0, 10_000), kind)
         self.float32 = kind == TensorProto.FLOAT
         self.modern = opset >= 13
@@ -106,7 +107,8 @@ class _Generator:
             _matmul(self, self.tensors[0])
             self.read.add(self.tensors[0][0])
         self._outputs()
-        return Generated(self.g.model(), calibration_of(self.g.model(), samples=8, seed=self.c.integer(0, 99)))
+        model = self.g.model()
+        return Generated(mangled(model, self.c), calibration_of(model, samples=8, seed=self.c.integer(0, 99)))
 
     # Choosing.
 
@@ -167,7 +169,10 @@ class _Generator:
         if self.c.chance(35):
             self._layer()
         else:
-            choices = _OLD if not self.modern else _MODERN
+            if self.c.chance(25):
+                choices = STRUCTURE if self.modern else OLD_STRUCTURE
+            else:
+                choices = _MODERN if self.modern else _OLD
             self.c.pick(choices)(self, self._source())
 
     def _layer(self) -> None:
@@ -247,7 +252,7 @@ def _gemm(m: _Generator, x: Tensor) -> None:
     if m.c.chance(15):
         options["alpha"] = m.c.pick((0.5, 2.0))
     inputs = [name, m._constant((out, columns) if turned else (columns, out), fan=columns)]
-    if m.c.chance(75):
+    if m.c.chance(75) or m.g.opset < 11:
         inputs.append(m._constant(m.c.pick(((out,), (out,), (out,), (1, out), (1,), (), (rows, out), (rows, 1)))))
         if m.c.chance(15):
             options["beta"] = m.c.pick((0.0, 0.5, 2.0))
