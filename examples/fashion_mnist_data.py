@@ -88,14 +88,16 @@ def stratified_rows(
     return np.concatenate(chosen).astype(np.int64)
 
 
-def draw_subsets(train: Split, test: Split, seed: int = 0) -> tuple[Split, Split]:
-    """Calibration (510 training images) and evaluation (2,000 test images) subsets, from one seeded generator.
+def draw_subsets(
+    train: Split, test: Split, seed: int = 0, evaluation_per_class: int = EVALUATION_PER_CLASS
+) -> tuple[Split, Split]:
+    """Calibration (510 training images) and evaluation (test images) subsets, from one seeded generator.
 
-    With seed 0 these are the arrays of ``fashion_mnist/calib.npz`` and ``fashion_mnist/eval.npz``.
+    With seed 0 and 2,000 test images these are those of ``fashion_mnist/calib.npz`` and ``fashion_mnist/eval.npz``.
     """
     generator = np.random.default_rng(seed)
     calibration = stratified_rows(train.labels, CALIBRATION_PER_CLASS, generator)
-    evaluation = stratified_rows(test.labels, EVALUATION_PER_CLASS, generator)
+    evaluation = stratified_rows(test.labels, evaluation_per_class, generator)
     return (
         Split(train.images[calibration], train.labels[calibration]),
         Split(test.images[evaluation], test.labels[evaluation]),

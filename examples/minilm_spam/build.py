@@ -41,7 +41,7 @@ REQUIREMENTS = (
 )
 TOKENS = 64
 SEED = 0
-SIZES = {"head": 2400, "calib": 128, "eval": 1600}
+SIZES = {"head": 2400, "calib": 128, "eval": 3000}
 """Mails in each set; no mail is in two."""
 BATCH = 32
 TIMEOUT_S = 900

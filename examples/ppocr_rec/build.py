@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 SIZE = (48, 320)
 """Pixels; the network takes any width, and was trained at this one."""
 INPUT = "x"
-SPLITS = (("calib.npz", 1, 64), ("eval.npz", 2, 1000))
+SPLITS = (("calib.npz", 1, 64), ("eval.npz", 2, 2000))
 """File, seed, lines."""
 
 log = logging.getLogger("build")

@@ -32,7 +32,8 @@ class EvaluationPart:
     samples: int
     labels: npt.NDArray[np.generic] | None
     float_outputs: Tensors
-    """Of the float model, ONNX Runtime's CPU provider on this host: [samples, ...] by output name."""
+    """Of the float model, ONNX Runtime's CPU provider on this host: [samples, ...] by output name. Empty where no
+    metric compares with them."""
 
     def rows(self, rows: Sequence[int]) -> EvaluationPart:
         """Some of its samples, to score; the file stays that of all."""

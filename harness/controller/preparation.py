@@ -4,7 +4,7 @@ touched here, so that every mistake in the input is told before one is."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,18 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
         *check_data(calibration, evaluation, model.inputs, metrics),
         *_left_over(calibration, model),
     ]
+    pipeline = _pipeline(plan, preprocess, model, evaluation)
     with host_lock().work():
         float_outputs = run_on_host(model.path, evaluation.inputs, plan.batch)
-    pipeline = _pipeline(plan, preprocess, model, evaluation)
     parts = _parts(plan, evaluation, float_outputs, folder, raw=pipeline is not None)
+    del float_outputs
     notices += _too_few(metrics, bounds, min(part.samples for part in parts.values()))
     calibration_path = folder / "calibration.npz"
     calibration.save_npz(calibration_path, labels=False)
     scores = {name: _float_scores(part, metrics) for name, part in parts.items()}
+    if not any(metric.facts.versus_float for metric in metrics):
+        # Scores of text or pixels can be gigabytes, and these go to every actor.
+        parts = {name: replace(part, float_outputs={}) for name, part in parts.items()}
     constraints = Constraints(
         max_latency_ns=plan.max_latency,
         max_size_bytes=plan.max_size,

@@ -45,11 +45,15 @@ class TestParts:
         assert len(search) + len(final) == 60
 
     def test_labels_and_float_outputs_go_with_their_samples(self, tmp_path: Path) -> None:
-        for part in prepared(tmp_path).parts.values():
+        for part in prepared(tmp_path, metrics=["top1", "snr"]).parts.values():
             y = np.load(part.path)["x"] @ made_up.WEIGHTS
             np.testing.assert_allclose(part.float_outputs["y"], y, rtol=1e-4, atol=1e-5)
             assert part.labels is not None
             assert (y.argmax(axis=1) == part.labels).all()
+
+    def test_float_outputs_go_nowhere_unless_something_is_compared_with_them(self, tmp_path: Path) -> None:
+        parts = prepared(tmp_path, metrics=["top1"]).parts
+        assert all(not part.float_outputs for part in parts.values())
 
     def test_float_is_scored_on_both(self, tmp_path: Path) -> None:
         found = prepared(tmp_path)
