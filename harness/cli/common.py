@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from harness.errors import ConfigError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -38,6 +40,16 @@ class FiniteFloat(click.FloatRange):
     def _describe_range(self) -> str:
         # click writes "x<=None" for a range without ends.
         return "" if self.min is None else super()._describe_range()
+
+
+model_argument = click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
+
+
+def one_model(argument: Path | None, option: Path | None) -> Path:
+    """What was given as MODEL or with ``--model``. Raises :class:`ConfigError` unless it is one of them."""
+    if (argument is None) == (option is None):
+        raise ConfigError("give one model: MODEL or --model")
+    return argument or option or Path()
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

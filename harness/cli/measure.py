@@ -8,9 +8,16 @@ from typing import get_args
 import click
 
 from device_agents.contract import AgentError
-from harness.cli.common import json_option, preprocess_option, print_json, set_dim_option
+from harness.cli.common import (
+    json_option,
+    model_argument,
+    one_model,
+    preprocess_option,
+    print_json,
+    set_dim_option,
+)
 from harness.cli.exit_codes import exit_code_of, worst
-from harness.errors import BoardtuneError, ConfigError, ExitCode
+from harness.errors import BoardtuneError, ExitCode
 from harness.plan import Effort, Postprocess
 from harness.quantize.shapes import parse_set_dims
 from harness.report.wording import metric_name
@@ -19,7 +26,7 @@ from harness.units import format_bytes, format_difference, format_metric, format
 
 
 @click.command("measure", short_help="Measure one model on boards.")
-@click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
+@model_argument
 @click.option("--model", type=click.Path(path_type=Path), help="Instead of the argument.")
 @click.option("--boards", default="local", show_default=True, help="Boards to measure on, separated by commas.")
 @click.option("--eval", "data", help="Samples: .npz, folder, or module:function.  [default: seeded random inputs]")
@@ -76,9 +83,7 @@ def command(
     from harness.controller.measuring import MeasureJob, measure
     from harness.controller.outcome import board_json
 
-    path = model or model_argument
-    if path is None:
-        raise ConfigError("which model? Give it as an argument or with --model")
+    path = one_model(model_argument, model)
     job = MeasureJob(
         model=path,
         boards=[name.strip() for name in boards.split(",") if name.strip()],

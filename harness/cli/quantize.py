@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from harness.cli.common import FiniteFloat
+from harness.cli.common import FiniteFloat, model_argument, one_model
 from harness.errors import ExitCode
 
 
 @click.command("quantize", short_help="Make one artifact by one recipe, and accept or refuse it.")
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="Float ONNX model; it is not changed.")
+@model_argument
+@click.option("--model", type=click.Path(path_type=Path), help="Float ONNX model, instead of the argument.")
 @click.option("--calib", required=True, help="Calibration samples: .npz, folder, or module:function.")
 @click.option("--recipe", required=True, metavar="FILE|preset:NAME[#k]", help="What to make.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write to.")
@@ -32,7 +33,8 @@ from harness.errors import ExitCode
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    model: Path,
+    model_argument: Path | None,
+    model: Path | None,
     calib: str,
     recipe: str,
     out: Path,
@@ -50,7 +52,7 @@ def command(
     from harness.quantize.shapes import parse_set_dims
 
     outcome = quantize_once(
-        model,
+        one_model(model_argument, model),
         calib,
         recipe,
         out,

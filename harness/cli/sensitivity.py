@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.common import json_option, preprocess_option, print_json, set_dim_option
-from harness.errors import ConfigError
+from harness.cli.common import (
+    json_option,
+    model_argument,
+    one_model,
+    preprocess_option,
+    print_json,
+    set_dim_option,
+)
 
 if TYPE_CHECKING:
     from harness.sensitivity.once import SensitivityReport
 
 
 @click.command("sensitivity", short_help="Show what quantizing each part of a model costs.")
-@click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
+@model_argument
 @click.option("--model", type=click.Path(path_type=Path), help="Float ONNX model; it is not changed.")
 @click.option("--calib", required=True, help="Calibration samples: .npz, folder, or module:function.")
 @click.option("--eval", help="Evaluation samples, same forms.  [default: the calibration samples]")
@@ -53,10 +59,8 @@ def command(
     from harness.quantize.shapes import parse_set_dims
     from harness.sensitivity.once import SensitivityJob, run_sensitivity, write_report
 
-    if (model is None) == (model_argument is None):
-        raise ConfigError("give one model: MODEL or --model")
     job = SensitivityJob(
-        model=model or model_argument or Path(),
+        model=one_model(model_argument, model),
         calib=calib,
         eval=eval,
         preprocess=preprocess,
