@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import keyword
 import logging
 import os
 import sys
@@ -16,7 +17,7 @@ from harness.suggest import near_hint
 
 COMMANDS = (
     "search", "audit", "diagnose", "measure", "quantize", "sensitivity", "boards", "backends", "report", "export",
-    "show", "reproduce", "demo",
+    "import", "show", "reproduce", "demo",
 )  # fmt: skip
 
 
@@ -29,7 +30,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"harness.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = importlib.import_module(f"harness.cli.{module}").command
         return command
 
     def resolve_command(
