@@ -21,8 +21,8 @@ SHOWN = 10
 @click.option("--target", help="Chip, where the folder does not say it.")
 @json_option
 def command(folder: Path, out: Path, best: int, target: str | None, as_json: bool) -> None:
-    """Write the best experiments of FOLDER, the run_dir of an ESP-PPQ AutoQuant search, as recipe files, which
-    `boardtune search --recipe` tries first."""
+    """Write the best experiments of FOLDER, the run_dir of an ESP-PPQ AutoQuant search, as recipe files: a
+    search tries those first that are given with --recipe."""
     from harness.errors import ConfigError
     from harness.ledger.autoquant import read_autoquant
 
