@@ -10,13 +10,10 @@ import numpy as np
 from device_agents.contract import BadData
 from device_agents.emulated.espdl.arithmetic import Array, quantized
 from device_agents.emulated.espdl.errors import MalformedModel, UnsupportedNode
-from device_agents.emulated.espdl.kernels.base import BITS, Operand, Run, Site
+from device_agents.emulated.espdl.kernels.base import BITS, MOST_ELEMENTS, Operand, Run, Site
 from device_agents.emulated.espdl.kernels.registry import OPERATORS
 from device_agents.emulated.espdl.model import DTYPES, Model, Node, ValueInfo
 from device_agents.emulated.espdl.target import Semantics, Target, target_named
-
-MOST_ELEMENTS = 1 << 30
-"""Of one activation with all its samples: a corrupted shape must not ask for all memory."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +83,8 @@ class Interpreter:
         found = self.model.values.get(name)
         if found is None:
             raise MalformedModel(f"{node.label}: nothing is said of its output {name!r}")
+        if found.dtype not in BITS:
+            raise UnsupportedNode(f"{node.label}: output {name!r} has data type {found.dtype}", detail=node.op)
         return found
 
     def _operand(self, name: str) -> Operand | None:
@@ -106,6 +105,13 @@ class Interpreter:
         bits = BITS.get(value.dtype, 0)
         real = np.asarray(real, np.float32)
         return quantized(real, value.exponent, bits, self.target).astype(DTYPES[value.dtype]) if bits else real
+
+    def input_dtype(self, name: str) -> np.dtype[np.generic]:
+        """Of what :meth:`run` takes for an input."""
+        value = self._input(name)
+        if value.dtype not in BITS:
+            raise MalformedModel(f"input {value.name!r} has data type {value.dtype}")
+        return DTYPES[value.dtype]
 
     def _input(self, name: str) -> ValueInfo:
         for value in self.model.inputs:

@@ -33,12 +33,7 @@ static strides channel_strides(const tensor *w, const filter_plan *f, uint32_t c
     return s;
 }
 
-/* The part of the filter that lies inside the input at one output position. */
-typedef struct {
-    int32_t y0, x0; /* of the filter's corner in the input */
-    int32_t ky0, ky1, kx0, kx1;
-} place;
-
+/* The taps of one side that lie inside the input. */
 static void inside(int32_t corner, int32_t kernel, int32_t dilation, int32_t size, int32_t *first, int32_t *last)
 {
     *first = corner < 0 ? (-corner + dilation - 1) / dilation : 0;
@@ -46,9 +41,9 @@ static void inside(int32_t corner, int32_t kernel, int32_t dilation, int32_t siz
     *last = end < kernel ? end : kernel;
 }
 
-static place place_of(const filter_plan *f, uint32_t oy, uint32_t ox)
+taps taps_of(const filter_plan *f, uint32_t oy, uint32_t ox)
 {
-    place p;
+    taps p;
     p.y0 = (int32_t)oy * f->strides[0] - f->pads[0];
     p.x0 = (int32_t)ox * f->strides[1] - f->pads[1];
     inside(p.y0, f->kernel[0], f->dilations[0], (int32_t)f->in[0], &p.ky0, &p.ky1);
@@ -57,7 +52,7 @@ static place place_of(const filter_plan *f, uint32_t oy, uint32_t ox)
 }
 
 /* First input element under a tap. */
-static uint32_t under(const filter_plan *f, const place *p, uint32_t batch, int32_t ky, int32_t kx)
+static uint32_t under(const filter_plan *f, const taps *p, uint32_t batch, int32_t ky, int32_t kx)
 {
     uint32_t y = (uint32_t)(p->y0 + ky * f->dilations[0]), x = (uint32_t)(p->x0 + kx * f->dilations[1]);
     return ((batch * f->in[0] + y) * f->in[1] + x) * f->channels;
@@ -85,7 +80,7 @@ static int64_t start_of(const job *j, uint32_t channel) { return j->bias == NULL
 static int64_t lane(int64_t sum, const filter_plan *f) { return sum > f->lane_high ? f->lane_high : sum < f->lane_low ? f->lane_low : sum; }
 
 /* One output channel at one position, of any types and layout. */
-static int64_t any_sum(const job *j, const place *p, uint32_t batch, uint32_t channel)
+static int64_t any_sum(const job *j, const taps *p, uint32_t batch, uint32_t channel)
 {
     const filter_plan *f = j->f;
     strides s = channel_strides(j->w, f, channel);
@@ -106,7 +101,7 @@ static int64_t any_sum(const job *j, const place *p, uint32_t batch, uint32_t ch
 }
 
 /* int8 with sums of 32 bits whose terms lie next to each other (NHWC, and the tails of blocked filters). */
-static int32_t near_sum(const job *j, const place *p, uint32_t batch, uint32_t channel)
+static int32_t near_sum(const job *j, const taps *p, uint32_t batch, uint32_t channel)
 {
     const filter_plan *f = j->f;
     strides s = channel_strides(j->w, f, channel);
@@ -125,7 +120,7 @@ static int32_t near_sum(const job *j, const place *p, uint32_t batch, uint32_t c
 }
 
 /* int8, one whole block of 16 output channels at one position. */
-static void block_sums(const job *j, const place *p, uint32_t batch, uint32_t channel, bool depthwise, int32_t sums[16])
+static void block_sums(const job *j, const taps *p, uint32_t batch, uint32_t channel, bool depthwise, int32_t sums[16])
 {
     const filter_plan *f = j->f;
     uint32_t terms = (uint32_t)(f->kernel[0] * f->kernel[1]) * f->inner;
@@ -156,7 +151,7 @@ static void block_sums(const job *j, const place *p, uint32_t batch, uint32_t ch
 static void one_position(const job *j, uint32_t batch, uint32_t oy, uint32_t ox)
 {
     const filter_plan *f = j->f;
-    place p = place_of(f, oy, ox);
+    taps p = taps_of(f, oy, ox);
     uint32_t at = ((batch * f->out[0] + oy) * f->out[1] + ox) * f->outputs, channel = 0;
     bool bytes = j->x->dtype == ENGINE_INT8 && j->w->dtype == ENGINE_INT8 && !f->wide && !f->lanes;
     bool depthwise = f->groups > 1 && f->inner == 1 && f->groups == f->outputs;

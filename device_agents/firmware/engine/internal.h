@@ -88,6 +88,12 @@ typedef struct {
     uint32_t whole; /* output channels in whole blocks */
 } filter_plan;
 
+/* The part of a filter or window that lies inside the input at one output position. */
+typedef struct {
+    int32_t y0, x0; /* of its corner in the input */
+    int32_t ky0, ky1, kx0, kx1;
+} taps;
+
 struct node {
     const char *name, *op;
     uint32_t at;                       /* its table in the model */
@@ -168,9 +174,12 @@ bool prepare_function(engine *e, node *n, bool *known);
 bool prepare_pool(engine *e, node *n, bool *known);
 bool set_shape(const engine *e, const node *n, tensor *t, const uint32_t *dims, uint32_t rank);
 bool window_of(engine *e, const node *n, filter_plan *f, bool flat);
+bool check_exact(const engine *e, const node *n, double bound, int32_t lowest_shift, int32_t highest_shift);
+bool integers_only(const engine *e, const node *n, const tensor *t);
 bool check_shift(const engine *e, const node *n, int64_t shift);
 bool node_axis(const engine *e, const node *n, int64_t axis, uint32_t rank, uint32_t *out);
 
+taps taps_of(const filter_plan *f, uint32_t oy, uint32_t ox);
 void run_node(engine *e, const node *n);
 void run_filter(engine *e, const node *n);
 void run_matmul(engine *e, const node *n);

@@ -37,6 +37,11 @@ static bool prepare_window(engine *e, node *n, bool average)
     if (!window_of(e, n, f, flat)) {
         return false;
     }
+    for (uint32_t i = 0; i < 4; i++) {
+        if (f->pads[i] >= f->kernel[i % 2]) {
+            return node_bad(e, n, "pads as wide as the window");
+        }
+    }
     if (average && (f->dilations[0] != 1 || f->dilations[1] != 1)) {
         return node_unsupported(e, n, "dilations");
     }
@@ -192,20 +197,18 @@ static void one_window(const engine *e, const node *n, const tensor *x, const te
     const filter_plan *f = &n->u.filter;
     const uint8_t *from = tensor_bytes(e, x);
     uint8_t *to = activation_bytes(e, out);
-    int32_t y0 = (int32_t)oy * f->strides[0] - f->pads[0], x0 = (int32_t)ox * f->strides[1] - f->pads[1];
+    taps p = taps_of(f, oy, ox);
+    int32_t y0 = p.y0, x0 = p.x0;
     int32_t high = (int32_t)f->in[0] + f->pads[2], wide = (int32_t)f->in[1] + f->pads[3]; /* padding counts, what ceil_mode adds does not */
     int32_t rows = y0 + f->kernel[0] < high ? f->kernel[0] : high - y0, columns = x0 + f->kernel[1] < wide ? f->kernel[1] : wide - x0;
     uint32_t at = ((batch * f->out[0] + oy) * f->out[1] + ox) * f->channels;
     for (uint32_t c = 0; c < f->channels; c++) {
         int64_t total = 0;
         int32_t most = value_bits(x) == 8 ? -128 : -32768;
-        for (int32_t ky = 0; ky < f->kernel[0]; ky++) {
+        for (int32_t ky = p.ky0; ky < p.ky1; ky++) {
             int32_t y = y0 + ky * f->dilations[0];
-            for (int32_t kx = 0; kx < f->kernel[1]; kx++) {
+            for (int32_t kx = p.kx0; kx < p.kx1; kx++) {
                 int32_t column = x0 + kx * f->dilations[1];
-                if (y < 0 || y >= (int32_t)f->in[0] || column < 0 || column >= (int32_t)f->in[1]) {
-                    continue;
-                }
                 int32_t value = load(from, x->dtype, ((batch * f->in[0] + (uint32_t)y) * f->in[1] + (uint32_t)column) * f->channels + c);
                 total += value;
                 most = value > most ? value : most;

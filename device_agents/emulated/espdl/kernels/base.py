@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from device_agents.emulated.espdl.target import Semantics, Target
 
 BITS = {3: 8, 5: 16, 1: 0}
 """Of the types that activations have; 0 is float32."""
+
+MOST_ELEMENTS = 1 << 27
+"""Of one activation with all its samples: a corrupted shape must not ask for all memory."""
 
 Run = Callable[[Sequence[Array]], list[Array]]
 """Takes the activations among the inputs, in order. Each array is float32, holds integers (or, for float tensors,
@@ -65,6 +69,11 @@ class Site:
 
     def malformed(self, why: str) -> MalformedModel:
         return MalformedModel(f"{self.node.label}: {why}")
+
+    def room(self, *shape: int) -> None:
+        """Refuses to make an array of an absurd size, before any memory is taken."""
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise self.malformed(f"an array of {list(shape)}")
 
     def operand(self, index: int) -> Operand:
         found = self.inputs[index] if index < len(self.inputs) else None

@@ -25,7 +25,7 @@ def _fed(site: Site, operands: Sequence[Operand]) -> Run:
         moving = iter(inputs)
         arrays = aligned([next(moving) if value is None else value for value in fixed])
         try:
-            np.broadcast_shapes(*(array.shape for array in arrays))
+            site.room(*np.broadcast_shapes(*(array.shape for array in arrays)))
         except ValueError:
             shapes = " and ".join(str(list(array.shape[1:])) for array in arrays)
             raise site.malformed(f"shapes {shapes} do not broadcast") from None
@@ -100,7 +100,9 @@ def rescale(site: Site, exponent: int, bits: int) -> Run:
 def moved(site: Site, run: Run, exponent: int, bits: int) -> Run:
     """After an operator that only moves values: to the output's exponent (``reference``); the device copies the
     bytes."""
-    if not bits or not site.out_bits or (exponent == site.out.exponent and bits == site.out_bits):
+    if (bits == 0) != (site.out_bits == 0):
+        raise site.unsupported("types that differ")
+    if not bits or (exponent == site.out.exponent and bits == site.out_bits):
         return run
     if site.on_device:
         low, high = limits(site.out_bits)

@@ -89,6 +89,19 @@ def _times(site: Site, done: Product, rows: Array) -> Array:
     return _finish(site, done, acc)
 
 
+def matrix_of(op: str, weight: Tensor, groups: int = 1) -> Array:
+    """A constant filter as a matrix (K, N); K is what one group of a convolution adds up.
+
+    Raises :class:`MalformedModel` for a layout or shape that no filter has.
+    """
+    if op == "MatMul":
+        stacked = matrices(weight)
+        single: Array = stacked.reshape(-1, *stacked.shape[-2:])[0]
+        return single
+    ordered = filter_ohwi(weight, groups)
+    return ordered.reshape(ordered.shape[0], -1).T
+
+
 def gemm(site: Site) -> Run:
     node = site.node
     if node.integer("transA") or node.number("alpha", 1.0) != 1.0 or node.number("beta", 1.0) != 1.0:
@@ -96,9 +109,8 @@ def gemm(site: Site) -> Run:
     weight = site.constant(1)
     if len(weight.dims) != 4 or weight.dims[:2] != (1, 1):
         raise site.unsupported(f"a filter of shape {list(weight.dims)}")
-    ordered = filter_ohwi(weight, 1)
     bias = site.constant(2) if site.optional(2) else None
-    done = product(site, ordered.reshape(ordered.shape[0], -1).T, bias, weight.exponents)
+    done = product(site, matrix_of("Gemm", weight), bias, weight.exponents)
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         x = inputs[0]
@@ -111,7 +123,7 @@ def gemm(site: Site) -> Run:
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """The geometry of a two-dimensional filter."""
 
     kernel: tuple[int, int]
@@ -127,6 +139,10 @@ class _Window:
             reach = (self.kernel[side] - 1) * self.dilations[side] + 1
             sizes.append((size + before + after - reach) // self.strides[side] + 1)
         return sizes[0], sizes[1]
+
+    def wide(self, height: int, width: int) -> tuple[int, int]:
+        """With the padding."""
+        return height + self.pads[0] + self.pads[2], width + self.pads[1] + self.pads[3]
 
     def padded(self, x: Array) -> Array:
         top, left, bottom, right = self.pads
@@ -147,10 +163,10 @@ class _Window:
         return as_strided(x, shape, (b, h * sh, w * sw, h * dh, w * dw, c), writeable=False)
 
     def out_of_padded(self, x: Array) -> tuple[int, int]:
-        return _Window(self.kernel, self.strides, (0, 0, 0, 0), self.dilations).out(x.shape[1], x.shape[2])
+        return Window(self.kernel, self.strides, (0, 0, 0, 0), self.dilations).out(x.shape[1], x.shape[2])
 
 
-def window(site: Site, kernel: tuple[int, int], flat: bool) -> _Window:
+def window(site: Site, kernel: tuple[int, int], flat: bool) -> Window:
     """From ONNX's attributes; ``flat`` for one-dimensional filters, which become rows of height 1."""
     node = site.node
     if node.text("auto_pad", "NOTSET") not in ("", "NOTSET"):
@@ -167,7 +183,7 @@ def window(site: Site, kernel: tuple[int, int], flat: bool) -> _Window:
     if len(pads) != 2 * dims or min(pads) < 0 or max(pads) > 1 << 15:
         raise site.malformed(f"pads of {list(pads)}")
     around = (0, pads[0], 0, pads[1]) if flat else (pads[0], pads[1], pads[2], pads[3])
-    return _Window(kernel, pair("strides", 1), around, pair("dilations", 1))
+    return Window(kernel, pair("strides", 1), around, pair("dilations", 1))
 
 
 def conv(site: Site) -> Run:
@@ -179,8 +195,7 @@ def conv(site: Site) -> Run:
     if outputs % groups or not outputs or not kh * kw * inner:
         raise site.malformed(f"{outputs} output channels in {groups} groups")
     bias = site.constant(2) if site.optional(2) else None
-    matrix = ordered.reshape(outputs, -1).T
-    done = product(site, matrix, bias, weight.exponents)
+    done = product(site, matrix_of("Conv", weight, groups), bias, weight.exponents)
     shape = window(site, (kh, kw), flat)
     depthwise = groups > 1 and inner == 1 and outputs == groups
 
@@ -194,7 +209,10 @@ def conv(site: Site) -> Run:
         high, wide = shape.out(*merged.shape[1:3])
         if high < 1 or wide < 1:
             raise site.malformed("the filter is larger than its input")
+        site.room(len(merged), high, wide, outputs)
+        site.room(1, *shape.wide(*merged.shape[1:3]), merged.shape[-1])
         step = max(1, MOST_PATCH_BYTES // max(1, high * wide * kh * kw * merged.shape[-1] * 4))
+        site.room(min(step, len(merged)), high, wide, kh * kw, 1 if depthwise else merged.shape[-1])
         parts = [_part(merged[at : at + step]) for at in range(0, len(merged), step)]
         out = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return [out.reshape(*x.shape[:2], *((wide,) if flat else (high, wide)), outputs)]
@@ -232,7 +250,7 @@ def _grouped(site: Site, done: Product, patches: Array) -> Array:
     return _finish(site, done, acc)
 
 
-def _depthwise(site: Site, done: Product, shape: _Window, padded: Array) -> Array:
+def _depthwise(site: Site, done: Product, shape: Window, padded: Array) -> Array:
     """Tap by tap over a few rows at a time, so that what is added to stays in the cache."""
     patches = shape.patches(padded)
     batch, high, wide, kh, kw, channels = patches.shape
@@ -276,6 +294,7 @@ def matmul(site: Site) -> Run:
         rank = max(a.ndim, b.ndim)
         a, b = (x.reshape(x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:]) for x in (a, b))
         inner = a.shape[-1]
+        site.room(*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         dtype = holder(largest * inner * max(1.0, 2.0**-shift) + half(shift))
         acc = np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
         if site.on_device:
@@ -288,11 +307,10 @@ def matmul(site: Site) -> Run:
 def _matmul_constant(site: Site, weight: Tensor) -> Run:
     if weight.layout in ("", "UNK"):
         raise site.unsupported(f"the right side {weight.name!r} has no layout")
-    stacked = matrices(weight)
-    *batch, inner, outer = stacked.shape
-    if math.prod(batch) != 1:
+    if math.prod(weight.dims[:-2]) != 1:
         raise site.unsupported("a constant right side of several matrices")
-    done = product(site, stacked.reshape(inner, outer), None, weight.exponents)
+    done = product(site, matrix_of("MatMul", weight), None, weight.exponents)
+    inner, outer = done.matrix.shape
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         x = inputs[0]

@@ -14,7 +14,7 @@ import numpy as np
 from device_agents.emulated.espdl.arithmetic import Array, limits, rounded
 from device_agents.emulated.espdl.kernels.base import Run, Site
 from device_agents.emulated.espdl.kernels.elementwise import moved
-from device_agents.emulated.espdl.kernels.filters import window
+from device_agents.emulated.espdl.kernels.filters import Window, window
 
 
 def averaged(total: Array, count: int | Array, shift: int, *, reciprocal: bool) -> Array:
@@ -46,6 +46,13 @@ def _kernel(site: Site) -> tuple[tuple[int, int], bool]:
     return ((1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])), len(shape) == 1
 
 
+def _window(site: Site, kernel: tuple[int, int], flat: bool) -> Window:
+    shape = window(site, kernel, flat)
+    if any(pad >= side for pad, side in zip(shape.pads, kernel * 2, strict=True)):
+        raise site.malformed(f"pads of {list(shape.pads)} around a window of {list(kernel)}")
+    return shape
+
+
 def _check_bits(site: Site) -> tuple[int, int]:
     x = site.activation(0)
     if not x.bits or not site.out_bits:
@@ -66,7 +73,7 @@ def _restored(x: Array, like: Array, flat: bool) -> Array:
 def max_pool(site: Site) -> Run:
     exponent, bits = _check_bits(site)
     kernel, flat = _kernel(site)
-    shape = window(site, kernel, flat)
+    shape = _window(site, kernel, flat)
     ceil = bool(site.node.integer("ceil_mode"))
     lowest = np.float32(limits(bits)[0])
 
@@ -120,7 +127,7 @@ def _padded(
 def average_pool(site: Site) -> Run:
     exponent, bits = _check_bits(site)
     kernel, flat = _kernel(site)
-    shape = window(site, kernel, flat)
+    shape = _window(site, kernel, flat)
     if shape.dilations != (1, 1):
         raise site.unsupported("dilations")
     ceil = bool(site.node.integer("ceil_mode"))

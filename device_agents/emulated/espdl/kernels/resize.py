@@ -36,6 +36,7 @@ def resize(site: Site) -> Run:
             steps.append(
                 (out, np.float32((size - 1) / (out - 1) if out > 1 else 0) if corners and mode == "linear" else inverse)
             )
+        site.room(*array.shape[:2], *(out for out, _ in steps), array.shape[-1])
         if mode == "nearest":
             for axis, (size, (out, inverse)) in enumerate(zip(spatial, steps, strict=True), start=2):
                 at = np.minimum((np.arange(out, dtype=np.float32) * inverse).astype(np.int64), size - 1)

@@ -195,6 +195,10 @@ def pad(site: Site) -> Run:
         rank = array.ndim - 1
         if len(amounts) != 2 * rank or min(amounts) < 0 or max(amounts) > 1 << 20:
             raise site.malformed(f"pads {amounts} of a tensor with {rank} dimensions")
+        site.room(
+            array.shape[0],
+            *(a + b + c for a, b, c in zip(array.shape[1:], amounts[:rank], amounts[rank:], strict=True)),
+        )
         return np.pad(array, [(0, 0), *zip(amounts[:rank], amounts[rank:], strict=True)], constant_values=fill)
 
     return _simple(site, change)
@@ -210,6 +214,7 @@ def gather(site: Site) -> Run:
         size = x.shape[axis]
         if wanted.size and (wanted.min() < -size or wanted.max() >= size):
             raise site.malformed(f"indices up to {wanted.max()} of {size} elements")
+        site.room(x.size // max(1, size), wanted.size)
         return np.take(x, wanted, axis=axis)
 
     return _simple(site, change)
@@ -232,6 +237,7 @@ def insert_zeros(site: Site) -> Run:
         sizes = [(size - 1) * step + 1 + extra for size, step, extra in zip(spatial, strides, behind, strict=True)]
         if max(sizes, default=0) > 1 << 15:
             raise site.malformed(f"an output of {sizes}")
+        site.room(*x.shape[:2], *sizes, x.shape[-1])
         wide = np.zeros((*x.shape[:2], *sizes, x.shape[-1]), np.float32)
         place = tuple(slice(0, (size - 1) * step + 1, step) for size, step in zip(spatial, strides, strict=True))
         wide[(slice(None), slice(None), *place)] = x
