@@ -151,8 +151,8 @@ def _samples(
 ) -> tuple[Dataset | None, list[str]]:
     inputs = tensor_specs(model_inputs(model))
     preprocess = read_preprocess(job.preprocess)
-    calib = open_dataset(str(job.calib), inputs, preprocess)
-    evaluation = open_dataset(job.eval, inputs, preprocess) if job.eval else None
+    calib = open_dataset(str(job.calib), inputs, preprocess, whole=True)
+    evaluation = open_dataset(job.eval, inputs, preprocess, whole=True) if job.eval else None
     findings += sample_findings(calib, evaluation, inputs, _classes(structure))
     return calib, [*calib.notices, *(evaluation.notices if evaluation else ())]
 

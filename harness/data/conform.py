@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,18 @@ from harness.tensors import TensorSpec
 _CHUNK = 32 << 20
 
 
-def conform(stored: Stored, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, origin: str) -> Dataset:
-    """Preprocesses and checks; the result fits the model. Raises :class:`DataError`."""
+def conform(
+    stored: Stored, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, origin: str, *, whole: bool = False
+) -> Dataset:
+    """Preprocesses and checks; the result fits the model.
+
+    Arrays may hold whole inputs, with one axis more than the input: with a first axis of 1 that one is dropped; others
+    are taken with ``whole`` only, and then for every input. Raises :class:`DataError`.
+    """
     _check_counts(stored, origin)
+    stored = _without_ones(stored, inputs)
+    if whole and preprocess is None and all(_is_whole(stored.arrays[spec.name], spec) for spec in inputs):
+        return _whole(stored, inputs, origin)
     arrays, raw = dict(stored.arrays), None
     declared: frozenset[str] = frozenset()
     if preprocess is not None:
@@ -38,6 +48,33 @@ def conform(stored: Stored, inputs: Sequence[TensorSpec], preprocess: Preprocess
         notices += notice
         check_finite(arrays[spec.name], spec.name, origin)
     return Dataset(inputs=arrays, raw=raw, labels=_labels(stored.labels, origin), origin=origin, notices=tuple(notices))
+
+
+def _is_whole(array: Array, spec: TensorSpec) -> bool:
+    """Whether each element is all that the model takes at a time."""
+    return array.ndim == len(spec.shape) + 1 and all(
+        isinstance(want, str) or want == have for want, have in zip(spec.shape, array.shape[1:], strict=True)
+    )
+
+
+def _without_ones(stored: Stored, inputs: Sequence[TensorSpec]) -> Stored:
+    arrays = dict(stored.arrays)
+    for spec in inputs:
+        array = arrays[spec.name]
+        if spec.shape[:1] == (1,) and _is_whole(array, spec):
+            arrays[spec.name] = array[:, 0]
+    return replace(stored, arrays=arrays)
+
+
+def _whole(stored: Stored, inputs: Sequence[TensorSpec], origin: str) -> Dataset:
+    arrays, notices = dict(stored.arrays), list(stored.notices)
+    for spec in inputs:
+        arrays[spec.name], notice = _cast(arrays[spec.name], spec, origin)
+        notices += notice
+        check_finite(arrays[spec.name], spec.name, origin)
+    return Dataset(
+        inputs=arrays, raw=None, labels=_labels(stored.labels, origin), origin=origin, notices=tuple(notices)
+    )
 
 
 def check_finite(array: Array, name: str, origin: str) -> None:
@@ -100,6 +137,16 @@ def _check_shape(
     if not fits:
         after = " after preprocessing" if preprocessed else ""
         hint = "Bring the samples to this shape."
+        if _is_whole(array, spec):
+            hint = (
+                "These are whole inputs, which quantize, audit and sensitivity take if every input comes so; other "
+                "commands count samples on an input's first axis."
+            )
+            raise DataError(
+                f"input {spec.name!r}: expected {_shape(('samples', *expected))}, found {_shape(array.shape)}",
+                where=origin,
+                hint=hint,
+            )
         if preprocessed:
             hint = "Change size or layout in the preprocessing."
         elif len(spec.shape) >= 3 and array.ndim >= 3:

@@ -25,32 +25,42 @@ FORMS = "Give an .npz file, a folder of .npy files, a folder of images, or modul
 
 
 def open_dataset(
-    spec: str | Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, *, allow_code: bool = True
+    spec: str | Path,
+    inputs: Sequence[TensorSpec],
+    preprocess: Preprocess | None,
+    *,
+    allow_code: bool = True,
+    whole: bool = False,
 ) -> Dataset:
     """Reads samples for a model with ``inputs`` (shapes with the batch axis first).
 
     ``spec`` is a path or ``module:function``; the latter is imported only with ``allow_code`` (specifications from the
-    command line or the user's own plan). Raises :class:`DataError` that names the file, the input, what was expected,
-    what was found, and the way out.
+    command line or the user's own plan). ``whole`` also takes arrays each element of which is a whole input (recurrent
+    networks with time on the first axis, inputs of different first axes, single numbers). Raises :class:`DataError`
+    that names the file, the input, what was expected, what was found, and the way out.
     """
     if not inputs:
         raise DataError("the model has no inputs", where=str(spec))
     for each in inputs:
-        if not each.shape:
-            raise DataError(f"input {each.name!r} is a scalar: it has no sample axis", where=str(spec))
+        if not each.shape and not whole:
+            raise DataError(
+                f"input {each.name!r} is a scalar: it has no sample axis",
+                where=str(spec),
+                hint="Only quantize, audit and sensitivity take such inputs.",
+            )
     text = str(spec)
     path = Path(text).expanduser()
     if path.is_dir():
-        return _open_folder(path, inputs, preprocess)
+        return _open_folder(path, inputs, preprocess, whole)
     if path.is_file():
         if path.suffix.lower() != ".npz":
             raise DataError(f"unknown kind of data file {path.suffix or path.name!r}", where=path, hint=FORMS)
-        return conform(read_npz(path, inputs), inputs, preprocess, text)
+        return conform(read_npz(path, inputs), inputs, preprocess, text, whole=whole)
     if is_callable_spec(text):
         if not allow_code:
             raise DataError("code is not run from here", where=text, hint="Give it on the command line.")
         try:
-            return conform(read_function(text, inputs), inputs, preprocess, text)
+            return conform(read_function(text, inputs), inputs, preprocess, text, whole=whole)
         except DataError:
             raise
         except ConfigError as error:
@@ -59,10 +69,10 @@ def open_dataset(
     raise DataError("no such file or folder", where=text, hint=near_hint(path.name, siblings) or FORMS)
 
 
-def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None) -> Dataset:
+def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, whole: bool) -> Dataset:
     try:
         if any(folder.glob("*.npy")):
-            return conform(read_npy_folder(folder, inputs), inputs, preprocess, str(folder))
+            return conform(read_npy_folder(folder, inputs), inputs, preprocess, str(folder), whole=whole)
         if len(inputs) > 1:
             raise DataError(
                 f"an image folder gives one input; the model has {len(inputs)}",

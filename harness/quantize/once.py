@@ -84,7 +84,7 @@ def quantize_once(
         if chosen.scheme == "vendor":
             find_environment(chosen.backend)
         declared = Preprocess.load(preprocess) if preprocess else None
-        dataset = open_dataset(calibration, prepared.inputs, declared)
+        dataset = open_dataset(calibration, prepared.inputs, declared, whole=True)
         samples = scratch / "calibration.npz"
         dataset.save_npz(samples, labels=False)
         job = QuantizeJob(

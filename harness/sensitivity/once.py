@@ -85,7 +85,7 @@ def run_sensitivity(job: SensitivityJob, phase: Callable[[str], None] = lambda n
         prepared = prepare_model(job.model, scratch / "float.onnx", job.set_dims)
         recipe = DEFAULT_RECIPE if job.recipe is None else resolve_recipe(job.recipe, prepared.facts)
         declared = Preprocess.load(job.preprocess) if job.preprocess else None
-        calibration = open_dataset(job.calib, prepared.inputs, declared)
+        calibration = open_dataset(job.calib, prepared.inputs, declared, whole=True)
         calibration.save_npz(scratch / "calibration.npz", labels=False)
         phase("quantizing once in a process of its own")
         _try(prepared.path, scratch, recipe)

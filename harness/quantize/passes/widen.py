@@ -78,7 +78,8 @@ def _add_casts(graph: GraphProto) -> None:
         if value.type.tensor_type.elem_type in _KEPT and value.name not in constants:
             first.append(_cast(value.name, f"{value.name}_as_float32", TensorProto.FLOAT))
     inputs = {value.name for value in graph.input}
-    for value in graph.output:
+    # An output may be listed twice.
+    for value in {value.name: value for value in graph.output}.values():
         if value.type.tensor_type.elem_type in _KEPT and value.name not in inputs:
             source = f"{value.name}_as_float32"
             if value.name in constants:

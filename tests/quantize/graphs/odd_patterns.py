@@ -280,6 +280,14 @@ def map_of_a_classical_classifier_out() -> ModelProto:
     return _raw(g, helper.make_tensor_value_info("p", TensorProto.FLOAT, [2, 3]), made)
 
 
+@odd(recipes=("s8s8",))
+def half_precision_output_listed_twice() -> ModelProto:
+    g = GraphBuilder(17, float_type=TensorProto.FLOAT16)
+    g.node("MatMul", [g.input("x", 2, 6), g.weight("w", 6, 6)], "y")
+    g.output("y", "y")
+    return g.model()
+
+
 # Order and names.
 
 
