@@ -5,6 +5,7 @@ Needs the standard library only.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -60,6 +61,12 @@ def ensure_environment(
     run([*install, *requirements], INSTALL_TIMEOUT_S, f"installing {what}")
     stamp.write_text(wanted, encoding="utf-8")
     return python
+
+
+def export_name(stem: str, requirements: Sequence[str], program: Path) -> str:
+    """Name of what ``program`` exports in such an environment; another name when either changes."""
+    source = "\n".join(requirements).encode() + program.read_bytes()
+    return f"{stem}-{hashlib.sha256(source).hexdigest()[:12]}.onnx"
 
 
 def packages_of(python: Path) -> Path:

