@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CALIBRATED_ON = 128
 SEARCHED_ON = 1000
-GRACE_S = 900
+GRACE_S = 300
 """For the trial that is under way when the time is up, and for judging."""
 
 
@@ -125,7 +125,7 @@ def ours(model: Any, folder: Path, out: Path, seconds: float, name: str) -> dict
 
     inputs, labels = labelled(folder / "search.npz")
     proposer = make_proposer(eight_bit_space(model.facts, *OURS[name]), seed=0)
-    best = vendor_searches.Best(seconds)
+    best = vendor_searches.Best(seconds, out)
     ended, number, label = "finished", 0, ""
     limits = QuantizeLimits(min_snr_db=-200.0)
     with QuantizeWorker() as worker:
@@ -151,7 +151,7 @@ def ours(model: Any, folder: Path, out: Path, seconds: float, name: str) -> dict
             proposer.tell(proposal.number, Outcome("done", (-score,)))
     if best.kept is not None:
         np.save(out / "predictions.npy", predictions_of(best.kept, labelled(folder / "final.npz")[0]))
-    return {**best.summary(ended), "recipe": label}
+    return {**best.record(ended), "recipe": label}
 
 
 # -- all sides ----------------------------------------------------------------------------------------------------
@@ -169,8 +169,10 @@ def prepared(example: str, folder: Path, test_set: Path | None) -> Any:
     model = prepare_model(plan.model, folder / "float.onnx", dict(plan.set_dim))
     preprocess = read_preprocess(plan.preprocess)
     calibration = open_dataset(plan.calib, model.inputs, preprocess)
-    some, _ = split_rows(calibration.labels, len(calibration), 0, CALIBRATED_ON / len(calibration))
-    calibration.rows(some).save_npz(folder / "calib.npz", labels=False)
+    if len(calibration) > CALIBRATED_ON:
+        some, _ = split_rows(calibration.labels, len(calibration), 0, CALIBRATED_ON / len(calibration))
+        calibration = calibration.rows(some)
+    calibration.save_npz(folder / "calib.npz", labels=False)
     evaluation = open_dataset(str(test_set) if test_set else str(plan.eval), model.inputs, preprocess)
     parts = split_rows(evaluation.labels, len(evaluation), 0, min(0.5, SEARCHED_ON / len(evaluation)))
     for name, rows in zip(("search", "final"), parts, strict=True):
@@ -182,18 +184,15 @@ def prepared(example: str, folder: Path, test_set: Path | None) -> Any:
 def vendor(side: Side, python: str, model: Path, folder: Path, out: Path, seconds: float) -> dict[str, Any]:
     command = [str(Path(python).absolute()), str(Path(__file__).resolve()), "--side", side.vendor]
     command += ["--seconds", str(seconds), str(model), str(folder), str(out)]
+    said = ""
     try:
         # Quark leaves tables in the working folder.
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=out, timeout=seconds + GRACE_S)
+        said = done.stderr
     except subprocess.TimeoutExpired:
-        return {
-            "ended": f"killed {GRACE_S} s after its time",
-            "trials": 0,
-            "seconds": seconds + GRACE_S,
-            "searched": 0.0,
-        }
+        said = f"no trial has ended in {seconds + GRACE_S:.0f} s"
     if not (out / "result.json").exists():
-        raise SystemExit(f"{side.vendor} failed:\n{done.stderr[-3000:]}")
+        return {"ended": f"failed: {said[-1000:]}", "trials": 0, "seconds": 0.0, "searched": 0.0}
     found = dict(json.loads((out / "result.json").read_text()))
     if (out / "best.onnx").exists():
         np.save(out / "predictions.npy", predictions_of(out / "best.onnx", labelled(folder / "final.npz")[0]))
@@ -256,8 +255,7 @@ def main() -> None:
         model, folder, out = arguments.files
         search = vendor_searches.quark if arguments.side == "quark" else vendor_searches.esp_ppq
         targets = () if arguments.side == "quark" else (arguments.side,)
-        found = search(model, folder, out, arguments.seconds, *targets)
-        (out / "result.json").write_text(json.dumps(found))
+        search(model, folder, out, arguments.seconds, *targets)
         return
     interpreters = {"quark": arguments.quark, "esp-ppq": arguments.esp_ppq}
     peers = {name: path for name in SIDES if (path := interpreters[name.split()[0]])}

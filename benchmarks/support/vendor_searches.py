@@ -8,6 +8,7 @@ found by then counts. Nothing here imports the harness.
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -29,9 +30,11 @@ class TimeUp(BaseException):
 
 
 class Best:
-    """The best model so far by the share of right answers, and when the time is up."""
+    """The best model so far by the share of right answers, and when the time is up. ``out/result.json`` tells of it,
+    should the trial under way have to be killed."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, out: Path) -> None:
+        self.out = out
         self.started = time.monotonic()
         self.seconds = seconds
         self.score = -1.0
@@ -43,19 +46,22 @@ class Best:
         self.trials += 1
         if score > self.score:
             self.score, self.kept = score, keep()
+        self.record("killed in the trial under way")
         if time.monotonic() - self.started > self.seconds:
             raise TimeUp
 
-    def summary(self, ended: str) -> dict[str, Any]:
-        return {
+    def record(self, ended: str) -> dict[str, Any]:
+        found = {
             "searched": self.score,
             "trials": self.trials,
             "seconds": round(time.monotonic() - self.started, 1),
             "ended": ended,
         }
+        (self.out / "result.json").write_text(json.dumps(found))
+        return found
 
 
-def quark(model: Path, folder: Path, out: Path, seconds: float) -> dict[str, Any]:
+def quark(model: Path, folder: Path, out: Path, seconds: float) -> None:
     """``A8W8_SEARCH`` as it comes, on processors instead of a graphics card; writes ``best.onnx`` into ``out``."""
     import logging
 
@@ -64,7 +70,7 @@ def quark(model: Path, folder: Path, out: Path, seconds: float) -> dict[str, Any
     logging.disable(logging.CRITICAL)
     calibration = dict(np.load(folder / "calib.npz"))
     inputs, labels = labelled(folder / "search.npz")
-    best = Best(seconds)
+    best = Best(seconds, out)
 
     def evaluate(path: str) -> float:
         score = share_right(predictions_of(Path(path), inputs), labels)
@@ -83,10 +89,10 @@ def quark(model: Path, folder: Path, out: Path, seconds: float) -> dict[str, Any
         output_dir=str(out / "trials"),
         temp_dir=str(out / "temporary"),
     )
-    return best.summary(_ended(lambda: AutoSearchPro(config).run()))
+    best.record(_ended(lambda: AutoSearchPro(config).run()))
 
 
-def esp_ppq(model: Path, folder: Path, out: Path, seconds: float, target: str) -> dict[str, Any]:
+def esp_ppq(model: Path, folder: Path, out: Path, seconds: float, target: str) -> None:
     """``fast`` mode as it comes, for ``target``; writes what the best says of the held-out samples, by the executor
     that simulates the target, as ``predictions.npy`` into ``out``."""
     import torch
@@ -96,7 +102,7 @@ def esp_ppq(model: Path, folder: Path, out: Path, seconds: float, target: str) -
     (array,) = dict(np.load(folder / "calib.npz")).values()
     rows = [torch.from_numpy(array[index : index + 1]) for index in range(len(array))]
     inputs, labels = labelled(folder / "search.npz")
-    best = Best(seconds)
+    best = Best(seconds, out)
 
     def said(graph: Any, samples: Any) -> Any:
         executor = TorchExecutor(graph=graph, device="cpu")
@@ -120,7 +126,7 @@ def esp_ppq(model: Path, folder: Path, out: Path, seconds: float, target: str) -
     given = out / "given.onnx"
     shutil.copyfile(model, given)
     setting = AutoQuantSearchSetting(search_mode="fast", run_dir=str(out / "trials"))
-    found = best.summary(
+    best.record(
         _ended(
             lambda: espdl_auto_quantize_onnx(
                 str(given), str(out / "model.espdl"), rows, len(rows), list(array.shape[1:]),
@@ -130,7 +136,6 @@ def esp_ppq(model: Path, folder: Path, out: Path, seconds: float, target: str) -
     )  # fmt: skip
     if best.kept is not None:
         np.save(out / "predictions.npy", said(best.kept, labelled(folder / "final.npz")[0]))
-    return found
 
 
 def labelled(path: Path) -> tuple[Any, Any]:
