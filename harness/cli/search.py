@@ -23,8 +23,9 @@ from harness.quantize.shapes import parse_set_dims
 
 
 @click.command("search", short_help="Search recipes for a model on boards.")
+@click.argument("model_argument", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="YAML file with any of the options below.")
-@click.option("--model", type=click.Path(path_type=Path), help="Float ONNX model.")
+@click.option("--model", type=click.Path(path_type=Path), help="Float ONNX model; instead of the argument.")
 @click.option("--calib", help="Calibration set: .npz, folder, image folder, or module:function.")
 @click.option("--eval", help="Evaluation set, same forms.")
 @preprocess_option
@@ -89,6 +90,8 @@ from harness.quantize.shapes import parse_set_dims
 @click.option("--ray-address", help="Join this Ray cluster instead of starting Ray here.")
 @json_option
 def command(
+    model_argument: Path | None,
+    model: Path | None,
     plan_file: Path | None,
     set_dim: tuple[str, ...],
     run_dir: Path | None,
@@ -99,7 +102,9 @@ def command(
     **options: Any,
 ) -> int:
     """Search quantization recipes for MODEL on boards, and hand over the best."""
-    values = given({**options, "set_dim": parse_set_dims(set_dim) or None})
+    if model is not None and model_argument is not None:
+        raise ConfigError(f"two models: {model_argument} and --model {model}", hint="give one of them")
+    values = given({**options, "model": model or model_argument, "set_dim": parse_set_dims(set_dim) or None})
     plan = load_plan(plan_file, values) if plan_file else make_plan(_complete(values), where="")
     if dry_run:
         return _dry_run(plan, as_json)

@@ -102,6 +102,14 @@ class TestQuantize:
         assert raised.value.__notes__ == ["Traceback: here"]
 
 
+def test_the_model_as_an_argument(boardtune: Boardtune) -> None:
+    code, named, _ = boardtune("search", *SEARCH, "--dry-run")
+    assert (code, boardtune("search", SEARCH[1], *SEARCH[2:], "--dry-run")) == (ExitCode.OK, (code, named, ""))
+    code, _, err = boardtune("search", "other.onnx", *SEARCH, "--dry-run")
+    assert code == ExitCode.USAGE
+    assert "two models: other.onnx and --model model.onnx" in err
+
+
 class TestSamplers:
     @pytest.mark.parametrize("dry", [True, False])
     def test_one_whose_package_is_missing(self, boardtune: Boardtune, tmp_path: Path, dry: bool) -> None:
