@@ -59,8 +59,10 @@ class SerialAgent:
         target: SerialTarget,
         *,
         reset: Callable[[], bool] | None = None,
+        on_close: Callable[[], None] = lambda: None,
         pack: bool = True,
     ) -> None:
+        self._on_close = on_close
         self._sessions = Sessions(exclusive=True)
         self._link = SerialLink(name, target, on_lost=self._lose_all, reset=reset)
         self._files = BoardFiles(self._link, pack=pack)
@@ -116,6 +118,7 @@ class SerialAgent:
         self._lose_all("the agent was closed")
         self._link.close()
         self._link.forget()
+        self._on_close()
 
     @property
     def line_log(self) -> str:

@@ -289,19 +289,22 @@ class RunRequest:
     max_count: int
     min_ns: int
     max_ns: int
+    stream: int = 0
+    """What the run is part of, 16 bits, for boards that make up their noise: another number is another draw."""
 
     _LAYOUT = "BBHIIIIIQQ"
 
     def pack(self) -> bytes:
         return struct.pack(
-            "<" + self._LAYOUT, self.flags, self.slot, 0, self.first_row, self.rows, self.warmup,
+            "<" + self._LAYOUT, self.flags, self.slot, self.stream, self.first_row, self.rows, self.warmup,
             self.min_count, self.max_count, self.min_ns, self.max_ns,
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, payload: bytes) -> RunRequest:
-        flags, slot, _, *numbers = Fields(payload).unpack(cls._LAYOUT)
-        return cls(flags, slot, *numbers)
+        numbers = Fields(payload).unpack(cls._LAYOUT)
+        flags, slot, stream, first_row, rows, warmup, min_count, max_count, min_ns, max_ns = numbers
+        return cls(flags, slot, first_row, rows, warmup, min_count, max_count, min_ns, max_ns, stream)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,6 +104,7 @@ class ModelRuns:
                     max_count=most,
                     min_ns=max(0, request.min_ns - spent),
                     max_ns=max(1, request.max_ns - spent),
+                    stream=zlib.crc32(request.label.encode()) & 0xFFFF,
                 ),
                 deadline,
             )

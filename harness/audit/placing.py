@@ -50,7 +50,7 @@ class Asked:
 
 def board_findings(board: Board, asked: Asked) -> list[Finding]:
     findings = [*_operators(board, asked), *_data_types(board, asked), *_sizes(board, asked), *_memory(board, asked)]
-    if board.emulated is not None:
+    if isinstance(board.emulated, EmulatedSpec):
         findings += _placed(board, board.emulated, asked)
     return findings
 
@@ -236,7 +236,7 @@ def _fallbacks(board: Board, accelerator: Accelerator, asked: Asked) -> list[Fin
 
 def _float_fallbacks(board: Board, asked: Asked) -> Mapping[str, str]:
     """Node of the float model -> why the cost model leaves it on the processor."""
-    if board.emulated is None or asked.structure.macs is None:
+    if not isinstance(board.emulated, EmulatedSpec) or asked.structure.macs is None:
         return {}
     try:
         made = estimate(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from device_agents.contract import Agent
+from device_agents.emulated.chip.spec import EmulatedChipSpec
+from device_agents.emulated.spec import EmulatedSpec
 from device_agents.ssh.target import SshTarget
 from harness.boards.folders import config_folder, runtime_folder
 from harness.boards.host_lock import host_lock_folder
 from harness.boards.schema import Board
-from harness.boards.transports import LocalTransport, SshTransport
+from harness.boards.transports import EmulatedSerialTransport, LocalTransport, SerialTransport, SshTransport
 from harness.errors import ConfigError
+
+if TYPE_CHECKING:
+    from device_agents.serial.port import SerialTarget
 
 
 def known_hosts_path() -> Path:
@@ -29,6 +35,10 @@ def open_agent(board: Board) -> Agent:
         return _local(board, transport)
     if isinstance(transport, SshTransport):
         return _ssh(board, transport)
+    if isinstance(transport, SerialTransport):
+        return _serial(board)
+    if isinstance(transport, EmulatedSerialTransport):
+        return _emulated_chip(board, transport)
     return _emulated(board)
 
 
@@ -95,10 +105,50 @@ def _ssh(board: Board, transport: SshTransport) -> Agent:
     )
 
 
+def serial_target(board: Board) -> SerialTarget:
+    """Where a serial board is.
+
+    Raises:
+        ConfigError: it is no serial board.
+    """
+    from device_agents.serial.port import SerialTarget
+
+    transport = board.transport
+    if not isinstance(transport, SerialTransport):
+        raise ConfigError(
+            f"board {board.name!r} is not reached over a serial line but by {transport.kind}",
+            hint="name a board with transport serial",
+        )
+    return SerialTarget(
+        lock_dir=runtime_folder() / "boards",
+        port=transport.port,
+        mac=transport.mac,
+        usb_serial=transport.usb_serial,
+        baud=transport.baud,
+        max_baud=transport.max_baud,
+        reset=transport.reset,
+        chip=transport.target,
+    )
+
+
+def _serial(board: Board) -> Agent:
+    from device_agents.serial.agent import SerialAgent
+
+    return SerialAgent(board.name, serial_target(board))
+
+
+def _emulated_chip(board: Board, transport: EmulatedSerialTransport) -> Agent:
+    from device_agents.emulated.chip.power import chip_agent
+
+    if not isinstance(board.emulated, EmulatedChipSpec):
+        raise ConfigError(f"board {board.name!r} has no section emulated: with a chip", hint="add one")
+    return chip_agent(board.name, board.emulated, max_baud=transport.max_baud)
+
+
 def _emulated(board: Board) -> Agent:
     from device_agents.emulated import emulated_agent
 
-    if board.emulated is None:
+    if not isinstance(board.emulated, EmulatedSpec):
         raise ConfigError(f"board {board.name!r} has no section emulated:", hint="add one, or use transport kind ssh")
     return emulated_agent(
         board.name,

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from device_agents.contract import Tensors
-from harness.boards.schema import Board
+from harness.boards.schema import FIRMWARE_CANARY, Board
 from harness.errors import ConfigError
 from harness.suggest import did_you_mean
 
 PACKAGED: Mapping[str, str] = {
     "conv-8m": "7be75573f0862ad7c2a74e17b147ba5e94f0541230dc79806a5fa7e445a045ce",
+    "firmware-1": "9d1b964809c463a2f8e52fa3ce07118a026bc94e0b46614cfdda13f96e79e842",
 }
 """Name -> sha256 of the packaged canaries; a change of one makes every earlier ratio to it meaningless."""
 
@@ -51,7 +52,8 @@ def canary_path(board: Board) -> Path:
         ConfigError: it is missing, or it is not the model that was pinned.
     """
     wanted = canary_sha256(board)
-    path = Path(board.canary.model) if board.canary.is_file else _FOLDER / f"{board.canary.model}.onnx"
+    suffix = ".txt" if board.canary.model == FIRMWARE_CANARY else ".onnx"
+    path = Path(board.canary.model) if board.canary.is_file else _FOLDER / f"{board.canary.model}{suffix}"
     try:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()

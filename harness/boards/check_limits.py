@@ -20,7 +20,7 @@ def check_facts(board: Board, facts: BoardFacts) -> Iterator[Finding]:
     yield Finding(
         "ok",
         f"{facts.cpu_model} ({facts.machine}), {facts.cpu_count} processors, {format_size(facts.memory_bytes)} memory, "
-        f"{facts.os}, Python {facts.python}",
+        f"{facts.os}" + (f", Python {facts.python}" if facts.python else ""),
     )
     yield Finding("ok", f"{facts.runtime} {facts.runtime_version} with {', '.join(facts.providers)}")
     if facts.runtime != board.runtime.name:

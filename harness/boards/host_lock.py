@@ -26,7 +26,7 @@ def host_lock() -> HostLock:
 def times_on_this_host(board: Board) -> bool:
     """Whether timing the board needs this host's processors, so that it must hold :meth:`HostLock.clock`."""
     transport = board.transport
-    if transport.kind == "emulated_ssh":
+    if transport.kind in ("emulated_ssh", "emulated_serial"):
         return board.emulated is not None and board.emulated.pace == "real"
     if isinstance(transport, SshTransport):
         # Through a jump host, a loopback address is one of the jump host's.

@@ -13,7 +13,6 @@ from harness.boards.extends import resolve
 from harness.boards.folders import templates_folder
 from harness.boards.schema import NAME
 from harness.boards.source import BoardSource, read_source_text
-from harness.boards.transports import SshTransport
 from harness.errors import ConfigError
 from harness.suggest import did_you_mean
 
@@ -54,6 +53,8 @@ def new_board(
     ssh: SshAddress | None,
     template: str | None = None,
     key: str | None = None,
+    serial: str | None = None,
+    target: str | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Writes ``folder/NAME.yaml`` and returns its path; what is written is a valid board file.
@@ -61,8 +62,10 @@ def new_board(
     Args:
         name: name of the board.
         folder: made if it does not exist.
-        ssh: where the board is; ``None`` means this machine.
-        template: one of :func:`template_names`; default ``generic-linux`` or ``local``.
+        ssh: where the board is; ``None`` means this machine, or ``serial``.
+        serial: the serial port it is at.
+        target: the chip of a serial board.
+        template: one of :func:`template_names`; default ``generic-linux``, ``esp32`` or ``local``.
         key: private key file, relative to the working folder.
         overwrite: whether an existing file may be replaced.
 
@@ -71,9 +74,13 @@ def new_board(
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"not a board name: {name!r}", hint="lower-case letters, digits and '-', at most 63")
-    text = _template(template or ("generic-linux" if ssh else "local"))
+    text = _template(template or ("generic-linux" if ssh else "esp32" if serial else "local"))
     values: dict[tuple[str, ...], str] = {("metadata", "name"): name}
     extra: list[str] = []
+    if serial is not None:
+        values["transport", "port"] = serial
+    if target is not None:
+        values["transport", "target"] = target
     if ssh is not None:
         values["transport", "host"] = ssh.host
         if ssh.user is not None:
@@ -82,7 +89,7 @@ def new_board(
         extra += [f"key: {_scalar(_key_path(key))}"] if key is not None else []
     text = _edited(text, values, extra, drop_user=ssh is not None and ssh.user is None)
     path = folder / f"{name}.yaml"
-    _check(text, path, over_ssh=ssh is not None)
+    _check(text, path, kind="ssh" if ssh is not None else "serial" if serial is not None else "local")
     _write(path, text, overwrite=overwrite)
     return path
 
@@ -139,13 +146,13 @@ def _key_path(key: str) -> str:
     return key if key.startswith("~") else str(Path(key).absolute())
 
 
-def _check(text: str, path: Path, *, over_ssh: bool) -> None:
+def _check(text: str, path: Path, *, kind: str) -> None:
     source: BoardSource = read_source_text(text, path)
     board = resolve(source, {source.name: source}, {})
-    if board is not None and isinstance(board.transport, SshTransport) != over_ssh:
+    if board is not None and board.transport.kind != kind:
         raise ConfigError(
             "the template is for another transport",
-            hint="take --template local with --local, and any other template with --ssh",
+            hint="take --template local with --local, esp32 with --serial, and any other template with --ssh",
         )
 
 

@@ -9,20 +9,25 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     GetJsonSchemaHandler,
+    Tag,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from device_agents.emulated.chip.spec import EmulatedChipSpec
 from device_agents.emulated.spec import EmulatedSpec
 from harness.boards.base import Flag, Number, Section, Text, Whole, invalid
-from harness.boards.transports import Transport
+from harness.boards.transports import SERIAL_KINDS, Transport
 from harness.boards.units import Seconds, SizeBytes
 from harness.suggest import closest
 
+FIRMWARE_CANARY = "firmware-1"
+"""The canary that the firmware of microcontrollers contains."""
 API_VERSION = "boardtune/v1"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 DataType = Literal[
@@ -134,7 +139,8 @@ class Threads(Section):
 class Runtime(Section):
     """What executes models on the board."""
 
-    name: Literal["onnxruntime"] = "onnxruntime"
+    name: Literal["onnxruntime", "esp-dl"] = "onnxruntime"
+    """Default: ``esp-dl`` on serial boards."""
     providers: tuple[Provider, ...] = (Provider(name="CPUExecutionProvider"),)
     """Execution providers, most wanted first: a name, or ``{name: …, options: {…}}``."""
     threads: Threads = Threads()
@@ -187,7 +193,8 @@ class Canary(Section):
     """The small pinned model that is measured between candidates to see the board drift."""
 
     model: Text = "conv-8m"
-    """Name of a packaged canary, or the path of an ``.onnx`` file relative to this board file."""
+    """Name of a packaged canary (on serial boards ``firmware-1``, which their firmware contains), or the path of an
+    ``.onnx`` file relative to this board file."""
     sha256: Annotated[Text, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Digest of the file; needed for a model of your own."""
     median_ms: Annotated[Number, Field(gt=0)] | None = None
@@ -209,6 +216,16 @@ class Canary(Section):
                 at="model",
             )
         return self
+
+
+def _emulated_kind(value: Any) -> str:
+    chip = "chip" in value if isinstance(value, Mapping) else isinstance(value, EmulatedChipSpec)
+    return "chip" if chip else "machine"
+
+
+Emulated = Annotated[
+    Annotated[EmulatedSpec, Tag("machine")] | Annotated[EmulatedChipSpec, Tag("chip")], Discriminator(_emulated_kind)
+]
 
 
 class Recovery(Section):
@@ -238,20 +255,50 @@ class Board(Section):
     recovery: Recovery = Recovery()
     cache_bytes: SizeBytes = 2**30
     """Room for models and data kept on the board, least recently used go first."""
-    emulated: EmulatedSpec | None = None
-    """What an emulated board pretends to be; only with ``transport: {kind: emulated_ssh}``."""
+    emulated: Emulated | None = None
+    """What an emulated board pretends to be; only with a transport of an emulated kind."""
 
     @property
     def name(self) -> str:
         return self.metadata.name
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_serial_boards(cls, value: Any) -> Any:
+        """Their runtime and canary are those of the firmware."""
+        transport = value.get("transport") if isinstance(value, Mapping) else None
+        if not isinstance(transport, Mapping) or transport.get("kind") not in SERIAL_KINDS:
+            return value
+        filled = dict(value)
+        for section, key, default in (("runtime", "name", "esp-dl"), ("canary", "model", FIRMWARE_CANARY)):
+            given = filled.get(section, {})
+            if isinstance(given, Mapping):
+                filled[section] = {key: default, **given}
+        return filled
+
+    @model_validator(mode="after")
+    def _runtime_fits_transport(self) -> Board:
+        serial = self.transport.kind in SERIAL_KINDS
+        if serial != (self.runtime.name == "esp-dl"):
+            raise invalid(
+                "runtime",
+                f"runtime {self.runtime.name} does not run behind transport kind {self.transport.kind}",
+                hint="esp-dl goes with serial boards, onnxruntime with the others; runtime.name can be left out",
+                at="runtime",
+            )
+        return self
+
     @model_validator(mode="after")
     def _emulation_is_whole(self) -> Board:
-        if (self.transport.kind == "emulated_ssh") != (self.emulated is not None):
+        wanted: str | None = None
+        if self.emulated is not None:
+            wanted = "emulated_serial" if isinstance(self.emulated, EmulatedChipSpec) else "emulated_ssh"
+        actual = self.transport.kind if self.transport.kind in ("emulated_ssh", "emulated_serial") else None
+        if wanted != actual:
             raise invalid(
                 "emulated",
-                "transport kind emulated_ssh and the section emulated: go together, and one is missing",
-                hint="add the other, or use transport kind ssh for a real board",
+                f"transport kind {wanted or actual} and the section emulated: go together, and one is missing",
+                hint="add the other, or use a transport of a real board",
                 at="emulated" if self.emulated is not None else "transport",
             )
         return self

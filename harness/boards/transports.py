@@ -6,14 +6,19 @@ import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from device_agents.emulated.chip.spec import Target as ChipTarget
 from device_agents.ssh.hostkeys import parse_pin
 from device_agents.ssh.target import board_path_problem, host_problem, user_problem
 from harness.boards.base import Flag, Section, Text, Whole, invalid
 from harness.boards.secret_ref import SecretRef
 from harness.boards.units import Seconds
 
+_PORT = re.compile(
+    r"(?:(?:socket|rfc2217)://[A-Za-z0-9._\[\]:-]+(?:\?[A-Za-z0-9._=&-]*)?|/dev/[A-Za-z0-9._/:-]+|COM\d{1,3})"
+)
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _JUMP = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9._@:\[\],-]*")
 
 
@@ -162,4 +167,65 @@ class EmulatedSshTransport(Section):
     kind: Literal["emulated_ssh"]
 
 
-Transport = Annotated[LocalTransport | SshTransport | EmulatedSshTransport, Field(discriminator="kind")]
+def _port(value: str) -> str:
+    if not _PORT.fullmatch(value):
+        raise invalid(
+            "port",
+            f"not a serial port: {value!r}",
+            hint="a device (/dev/ttyUSB0, COM3) or a URL of pyserial: socket://host:port, rfc2217://host:port",
+        )
+    return value
+
+
+def _mac(value: str) -> str:
+    lower = value.lower().replace("-", ":")
+    if not _MAC.fullmatch(lower):
+        raise invalid("mac", f"not a MAC address: {value!r}", hint="six bytes: 7c:df:a1:00:11:22, as esptool prints it")
+    return lower
+
+
+class SerialTransport(Section):
+    """A microcontroller on a serial line (USB or UART) with boardtune's firmware."""
+
+    kind: Literal["serial"]
+    port: Annotated[Text, AfterValidator(_port)] | None = None
+    """Device or URL: ``/dev/ttyUSB0``, ``COM3``, ``socket://host:port``, ``rfc2217://host:port``. Devices' names change
+    when boards are plugged in again; ``mac`` and ``usb_serial`` do not."""
+    mac: Annotated[Text, AfterValidator(_mac)] | None = None
+    """MAC address of the chip; the board is found by it on any port."""
+    usb_serial: Annotated[Text, Field(min_length=1, max_length=100)] | None = None
+    """Serial number of its USB device."""
+    target: ChipTarget
+    """The chip, as ESP-PPQ and ESP-IDF call it."""
+    baud: Annotated[Whole, Field(ge=9600, le=5_000_000)] = 115200
+    """Rate after a reset."""
+    max_baud: Annotated[Whole, Field(ge=9600, le=5_000_000)] = 921600
+    """Highest rate to try; boards fall back to one that works."""
+    reset: Literal["auto", "classic", "usb_jtag", "none"] = "auto"
+    """How control lines reset it: two transistors at DTR and RTS, USB-Serial-JTAG, or not at all."""
+
+    @model_validator(mode="after")
+    def _can_be_found(self) -> SerialTransport:
+        if self.port is None and self.mac is None and self.usb_serial is None:
+            raise invalid(
+                "port",
+                "nothing says where the board is",
+                hint="write port, mac or usb_serial; mac is the one that stays",
+                at="kind",
+            )
+        return self
+
+
+class EmulatedSerialTransport(Section):
+    """A microcontroller that does not exist: its firmware's protocol on a pty of this machine (see ``emulated:``)."""
+
+    kind: Literal["emulated_serial"]
+    max_baud: Annotated[Whole, Field(ge=9600, le=3_000_000)] = 921600
+    """Highest rate to try."""
+
+
+Transport = Annotated[
+    LocalTransport | SshTransport | EmulatedSshTransport | SerialTransport | EmulatedSerialTransport,
+    Field(discriminator="kind"),
+]
+SERIAL_KINDS = frozenset({"serial", "emulated_serial"})

@@ -96,6 +96,8 @@ def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @click.option("--ssh", "ssh", metavar="USER@HOST[:PORT]", help="The board is reached over SSH there.")
+@click.option("--serial", metavar="PORT", help="The board is a microcontroller at this serial port.")
+@click.option("--target", metavar="CHIP", help="With --serial: the chip: esp32s3, esp32p4, …")
 @click.option("--local", is_flag=True, help="The board is this machine.")
 @click.option("--template", metavar="NAME", help="Start from a template for a kind of board: raspberry-pi, jetson, …")
 @click.option("--key", metavar="FILE", help="Private key file for SSH.")
@@ -108,6 +110,8 @@ def check(names: tuple[str, ...], seconds: float, as_json: bool) -> None:
 def init(
     name: str,
     ssh: str | None,
+    serial: str | None,
+    target: str | None,
     local: bool,
     template: str | None,
     key: str | None,
@@ -120,9 +124,13 @@ def init(
     from harness.boards.folders import config_folder
     from harness.boards.init import new_board
 
-    address = _address(ssh, local, ask=not as_json and _somebody_is_here())
+    if serial is not None and (ssh is not None or local):
+        raise ConfigError("--serial excludes --ssh and --local", hint="give one of them")
+    address = _address(ssh, local, ask=not as_json and _somebody_is_here()) if serial is None else None
     where = folder or (config_folder() / "boards" if in_user_folder else Path("boards"))
-    path = new_board(name, folder=where, ssh=address, template=template, key=key, overwrite=force)
+    path = new_board(
+        name, folder=where, ssh=address, template=template, key=key, serial=serial, target=target, overwrite=force
+    )
     steps = [f"boardtune boards trust {name}"] if address is not None else []
     steps.append(f"boardtune boards check {name}")
     if as_json:
@@ -144,7 +152,9 @@ def _address(ssh: str | None, local: bool, *, ask: bool) -> SshAddress | None:
         raise ConfigError("--ssh and --local exclude each other", hint="give one of them")
     if ssh is None and not local:
         if not ask:
-            raise ConfigError("where is the board?", hint="add --ssh user@host, or --local for this machine")
+            raise ConfigError(
+                "where is the board?", hint="add --ssh user@host, --serial PORT, or --local for this machine"
+            )
         ssh = click.prompt("Where is the board? (user@host, or 'local' for this machine)")
         local = ssh == "local"
     return None if local or ssh is None else parse_address(ssh)

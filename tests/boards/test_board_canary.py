@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnxruntime as ort
 import pytest
 from onnx import shape_inference
 
+import device_agents
 from harness.boards.canaries.make_canaries import make
 from harness.boards.canary import PACKAGED, canary_inputs, canary_path
 from harness.boards.schema import Board
@@ -30,7 +32,14 @@ def board(**canary: Any) -> Board:
     )
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+def test_the_firmwares_canary_has_the_digest_that_the_firmware_says() -> None:
+    found = hashlib.sha256(canary_path(board(model="firmware-1")).read_bytes()).hexdigest()
+    source = Path(device_agents.__file__ or "").parent / "firmware" / "core" / "bt_canary.c"
+    bytes_in_c = re.findall(r"0x([0-9a-f]{2}),", source.read_text().split("bt_canary_sha256", 1)[1].split("};")[0])
+    assert "".join(bytes_in_c) == found == PACKAGED["firmware-1"]
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGED if name != "firmware-1"])
 def test_packaged_canary_is_made_again_to_the_bit(name: str, tmp_path: Path) -> None:
     path = canary_path(board(model=name))
     made = make(tmp_path)

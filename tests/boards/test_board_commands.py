@@ -172,7 +172,7 @@ def test_trust_of_an_unreachable_board_ends_with_4(monkeypatch: pytest.MonkeyPat
     assert failure(run("trust", "pi", "--yes")).exit_code == ExitCode.BOARD_UNAVAILABLE
 
 
-SSH_TEMPLATES = [name for name in template_names() if name != "local"]
+SSH_TEMPLATES = [name for name in template_names() if name not in ("local", "esp32")]
 
 
 @pytest.mark.parametrize("template", SSH_TEMPLATES)
@@ -190,6 +190,21 @@ def test_init_from_every_template(template: str, tmp_path: Path) -> None:
     original = (templates_folder() / f"{template}.yaml").read_text()
     comments = [line for line in original.splitlines() if line.startswith("#")]
     assert comments == [line for line in Path("boards/lab-1.yaml").read_text().splitlines() if line.startswith("#")]
+
+
+def test_init_of_a_serial_board() -> None:
+    result = run("init", "chip", "--serial", "/dev/ttyACM3", "--target", "esp32p4")
+    assert result.exit_code == 0, result.output
+    assert "trust" not in result.output
+    board = load_registry().get("chip")
+    assert board.transport.model_dump(include={"kind", "port", "target"}) == {
+        "kind": "serial",
+        "port": "/dev/ttyACM3",
+        "target": "esp32p4",
+    }
+    assert (board.runtime.name, board.canary.model) == ("esp-dl", "firmware-1")
+    assert "excludes" in failure(run("init", "both", "--serial", "COM3", "--local")).message
+    assert "not a serial port" in failure(run("init", "odd", "--serial", "; rm -rf /")).message
 
 
 def test_init_of_this_machine_and_without_a_user() -> None:
