@@ -4,10 +4,10 @@
 
 Latency is taken as ``a * MMAC + b * millions of activations``, both not negative, fitted to the relative error
 (scipy's NNLS). The error that is stated is the leave-one-out error: each published figure predicted from all others.
-Figures: ``models/*/README.md`` of https://github.com/espressif/esp-dl, release 3.3.9 (single core); multiply-accumulates
-and activations counted from the ``.espdl`` files there. The YOLO11n figures of the ESP32-S3 are left out of the fit: on
-8 MB of PSRAM their parameters stay in flash (README of ``coco_detect``), which is another regime: ``flash_factor`` is
-what they take longer than the fit says, as a median.
+Figures: ``models/*/README.md`` of https://github.com/espressif/esp-dl, release 3.3.9 (single core), with the
+multiply-accumulates and activations of the ``.espdl`` files there. The ESP32-S3's YOLO11n figures are left out: on 8 MB
+of PSRAM their parameters stay in flash (README of ``coco_detect``), another regime: ``flash_factor`` is what they
+take longer than the fit says, as a median.
 """
 
 from __future__ import annotations

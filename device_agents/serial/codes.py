@@ -16,6 +16,8 @@ CANARY_SLOT = 0xFE
 NO_SLOT = 0xFF
 DICTIONARY_BYTES = 32768
 """Window of deflate (RFC 1951, section 2), so the most a dictionary can hold."""
+SHORTEST_FRAME = 20
+"""Bytes of header and CRC; a board tells of damaged pieces of at least this length."""
 BAUD_REVERT_S = 0.5
 """A board that hears no frame at a new rate for this long goes back to the old one."""
 
@@ -42,6 +44,7 @@ class Type(IntEnum):
     EVENT_LOG = 0x70
     EVENT_PROGRESS = 0x71
     EVENT_READY = 0x72
+    EVENT_DAMAGED = 0x73
 
 
 REPLY = 0x80

@@ -136,7 +136,6 @@ def _hello_at_any_rate(
     talk: _Talk, target: SerialTarget, deadline: Deadline, reset: Callable[[], bool] | None
 ) -> tuple[Hello, int]:
     """The board's HELLO and the rate it answered at. A controller that was killed leaves the board at a higher rate."""
-    mark = talk.log.mark()
     rates = [target.baud]
     if talk.port.carries_baud:
         rates += [rate for rate in dict.fromkeys((target.max_baud, *_RATES)) if target.baud < rate <= target.max_baud]
@@ -148,6 +147,8 @@ def _hello_at_any_rate(
             if (hello := talk.hello(min(_HELLO_S, deadline.remaining()))) is not None:
                 return hello, rate
     talk.port.set_baud(target.baud)
+    mark = talk.log.mark()  # before, at other rates, text looked like noise
+    talk.frames = 0
     was_reset = reset() if reset is not None else talk.port.reset()
     until = time.monotonic() + min(_BOOT_S if was_reset else _HELLO_S, deadline.remaining())
     while time.monotonic() < until:
@@ -164,6 +165,12 @@ def _silence(talk: _Talk, mark: int, heard: int) -> AgentError:
         return DeviceTimeout(
             f"no answer on {name}: not a byte came",
             hint="is it the right port, and is boardtune's firmware on the board? boardtune boards flash NAME",
+        )
+    if talk.frames > 0:
+        return DeviceTimeout(
+            f"the board on {name} starts, and does not answer",
+            hint="boardtune boards console NAME",
+            detail=talk.log.tail(),
         )
     if b"waiting for download" in text:
         return BoardUnfit(f"the board on {name} is in its bootloader", hint="press reset, without holding BOOT")

@@ -39,7 +39,7 @@ _PROBE_FIRST_S, _PROBE_LAST_S, _PROBE_WAIT_S = 0.6, 10.0, 0.3
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply to one request. ``body`` is the payload after the status."""
+    """A reply to one request, or the event that a frame came damaged. ``body`` is the payload after the status."""
 
     request: int
     type: int
@@ -253,11 +253,12 @@ class SerialLink:
             quiet = now - self._heard
             if deadline.passed or (quiet_s is not None and quiet > quiet_s):
                 raise self._timeout(type_, deadline, quiet)
-            if now - max(sent, self._heard) >= pause:
+            damaged = reply is not None and reply.type == Type.EVENT_DAMAGED
+            if damaged or now - max(sent, self._heard) >= pause:
                 self.resent += 1
                 self.send(type_, request, payload)
                 sent = now
-                pause = min(2 * pause, _RESEND_LAST_S)
+                pause = pause if damaged else min(2 * pause, _RESEND_LAST_S)
 
     def _timeout(self, type_: Type, deadline: Deadline, quiet: float) -> DeviceTimeout:
         return DeviceTimeout(
@@ -300,6 +301,8 @@ class SerialLink:
             self._probe_after = _PROBE_FIRST_S
             if frame.boot != self._boot:
                 self._rebooted(frame, during)
+            if frame.type == Type.EVENT_DAMAGED:
+                return Reply(0, Type.EVENT_DAMAGED, Status.OK, b"")
             if frame.type == Type.EVENT_LOG:
                 self.log.append(frame.payload[2:] + b"\n")
             elif frame.type & REPLY and len(frame.payload) >= 4:

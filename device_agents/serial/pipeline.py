@@ -1,7 +1,8 @@
 """Several requests in flight: what makes a line with latency as fast as one without.
 
-Lines keep the order of frames, so a reply to a later request tells that an earlier one, or its reply, was lost; it is
-sent again at once. The rest is found out by a timeout of three round trips.
+Lines keep the order of frames, so a reply to a later request tells that an earlier one, or its reply, was lost, and the
+board's word that a frame came damaged is about the oldest one; it is sent again at once. The rest is found out by a
+timeout of three round trips.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Pipeline(Generic[K]):
             oldest = min(sent.at for sent in self._flying.values())
             wait = min(max(0.0, max(oldest, progress) + rto - time.monotonic()), deadline.remaining())
             reply = self._link.receive(wait, self._type.name)
-            if reply is not None and self._settle(reply):
+            if reply is not None and reply.type == Type.EVENT_DAMAGED:
+                self._again([min(self._flying, key=lambda key: self._flying[key].order)])
+            elif reply is not None and self._settle(reply):
                 rto, progress = least, time.monotonic()
             elif time.monotonic() - max(oldest, progress) >= rto:
                 self._again(list(self._flying))

@@ -90,10 +90,13 @@ class EmulatedChip:
             if lines:
                 wait_s = 0.0
 
-    def power_cycle(self) -> bool:
-        """Off and on: what a reset button does to a chip."""
-        self._end()
-        self.ports()
+    def press_reset(self) -> bool:
+        """What the control lines do to a real board; whether it was there to press."""
+        process = self._process
+        if process is None or process.stdin is None or process.poll() is not None:
+            return False
+        process.stdin.write(b"r")
+        process.stdin.flush()
         return True
 
     def switch_off(self) -> None:
@@ -127,4 +130,4 @@ def chip_agent(
         max_baud=max_baud,
         list_ports=chip.ports,
     )
-    return SerialAgent(name, target, reset=chip.power_cycle, on_close=chip.switch_off, pack=pack)
+    return SerialAgent(name, target, reset=chip.press_reset, on_close=chip.switch_off, pack=pack)

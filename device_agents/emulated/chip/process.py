@@ -1,4 +1,6 @@
-"""The process of one emulated board: ``process.py FOLDER``. The board is on as long as its stdin is open.
+"""The process of one emulated board: ``process.py FOLDER``.
+
+The board is on as long as its stdin is open; a byte there presses its reset button.
 
 Every line on stdout is the port at which the board is now, as JSON; there is another one after it was unplugged.
 """
@@ -15,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from device_agents.serial.codes import BAUD_REVERT_S, ResetReason, Type
+from device_agents.serial.codes import BAUD_REVERT_S, SHORTEST_FRAME, ResetReason, Type
 from device_agents.serial.frames import Decoder, Frame, encode
 
 from .device import Device, Reset
@@ -53,14 +55,20 @@ class Board:
         self._ours, self._theirs = socket.socketpair()
         self._baud = 115200
         self._silent = False
+        self._foreign: ChipFaultKind | None = None
+        """What comes instead of frames, at every boot."""
+        self.button = threading.Event()
+        """Set when somebody presses reset."""
         self._stale: Frame | None = None
         self._last: Frame | None = None
-        self._line = self._plug_in()
+        self._line = self._new_line()
+        self._announce()
 
-    def _plug_in(self) -> SerialLine:
-        line = SerialLine(self._spec.line, self._theirs.fileno(), self._spec.seed, lambda: self._baud)
-        print(json.dumps({"port": line.port}), flush=True)
-        return line
+    def _new_line(self) -> SerialLine:
+        return SerialLine(self._spec.line, self._theirs.fileno(), self._spec.seed, lambda: self._baud)
+
+    def _announce(self) -> None:
+        print(json.dumps({"port": self._line.port}), flush=True)
 
     def run(self) -> None:
         """For ever."""
@@ -70,7 +78,10 @@ class Board:
             self._say(f"{_ROM.get(self._spec.chip.target, 'ESP-ROM')}\r\n")
             self._say(_BANNERS.get(reason, "rst:0xc (RTC_SW_CPU_RST),boot:0x8 (SPI_FAST_FLASH_BOOT)") + "\r\n")
             device = Device(self._spec, self._folder, self._send, self._set_baud, reason)
+            self._silent = False
             try:
+                if self._foreign is not None:
+                    self._be_foreign()
                 self._serve(device)
             except Reset as reset:
                 reason, text = reset.reason, reset.log
@@ -80,6 +91,7 @@ class Board:
         device.ready()
         decoder = Decoder()
         while True:
+            self._look_at_button()
             device.tick(BAUD_REVERT_S)
             readable, _, _ = select.select([self._ours], [], [], _POLL_S)
             if not readable:
@@ -87,6 +99,13 @@ class Board:
             for item in decoder.feed(self._ours.recv(65536)):
                 if isinstance(item, Frame):
                     self._take(device, item)
+                elif len(item) >= SHORTEST_FRAME and not self._silent:
+                    device.emit(Type.EVENT_DAMAGED, 0, b"")
+
+    def _look_at_button(self, wait_s: float = 0.0) -> None:
+        if self.button.wait(wait_s):
+            self.button.clear()
+            raise Reset(ResetReason.EXTERNAL)
 
     def _take(self, device: Device, frame: Frame) -> None:
         name = Type(frame.type).name if frame.type in set(Type) else "?"
@@ -110,13 +129,12 @@ class Board:
             case "reset_loop":
                 self._loop()
             case "hang":
-                time.sleep(86_400)
+                self._look_at_button(threading.TIMEOUT_MAX)
             case "silent":
                 self._silent = True
-            case "garbage":
-                self._babble()
-            case "text":
-                self._chatter()
+            case "garbage" | "text":
+                self._foreign = fault
+                self._be_foreign()
             case "old_firmware":
                 device.old_version = True
             case "full_slots":
@@ -128,10 +146,12 @@ class Board:
             case "stale_reply":
                 self._stale = self._last
             case "unplug":
-                self._line.unplug()
-                time.sleep(_UNPLUGGED_S)
+                gone = self._line
                 self._ours, self._theirs = self._fresh_sockets()
-                self._line = self._plug_in()
+                self._line = self._new_line()  # before, so that it gets another name
+                gone.unplug()
+                time.sleep(_UNPLUGGED_S)
+                self._announce()
 
     def _fresh_sockets(self) -> tuple[socket.socket, socket.socket]:
         for old in (self._ours, self._theirs):
@@ -143,17 +163,15 @@ class Board:
         while True:
             self._say(_BROWNOUT)
             self._say(_BANNERS[ResetReason.BROWNOUT] + "\r\n")
-            time.sleep(0.2)
+            self._look_at_button(0.2)
 
-    def _babble(self) -> None:
+    def _be_foreign(self) -> None:
+        while self._foreign == "text":
+            self._say("I (1234) hello_world: Hello world! Restarting in 10 seconds...\r\n")
+            self._look_at_button(0.05)
         while True:
             self._ours.sendall(os.urandom(64).replace(b"\0", b"\1"))
-            time.sleep(0.01)
-
-    def _chatter(self) -> None:
-        while True:
-            self._say("I (1234) hello_world: Hello world! Restarting in 10 seconds...\r\n")
-            time.sleep(0.05)
+            self._look_at_button(0.01)
 
     def _send(self, frame: Frame) -> None:
         if self._stale is not None:
@@ -171,17 +189,18 @@ class Board:
         self._baud = baud
 
 
-def _end_with_stdin() -> None:
+def _watch_stdin(button: threading.Event) -> None:
     while os.read(0, 4096):
-        pass
+        button.set()
     os._exit(0)
 
 
 def main(argv: list[str]) -> int:
     folder = Path(argv[0])
     spec = EmulatedChipSpec.model_validate_json((folder / "chip.json").read_text())
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    Board(spec, folder).run()
+    board = Board(spec, folder)
+    threading.Thread(target=_watch_stdin, args=[board.button], daemon=True).start()
+    board.run()
     return 0
 
 

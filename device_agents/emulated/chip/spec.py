@@ -31,7 +31,7 @@ class Chip(_Section):
     """PSRAM for models and their tensors: three eighths for each of two slots, the rest for data."""
     flash_kb: Annotated[int, Field(ge=0)]
     """The partition for a model, in 1024 bytes."""
-    arena_kb: Annotated[int, Field(gt=0)]
+    arena_kb: Positive
     """Room for the activations of a loaded model, in 1024 bytes."""
     temperature_c: float | None = None
 

@@ -184,17 +184,23 @@ static void answer(bt_core *core, uint8_t type, uint32_t request, uint64_t boot,
     }
 }
 
+/* So that the host need not wait for a timeout. Shorter pieces are noise. */
+static void damaged(bt_core *core) {
+    core->damaged_frames++;
+    if (core->rx_size >= BT_HEADER_BYTES + 4 || core->rx_overflow) send(core, BT_EVENT_DAMAGED, 0, NULL, 0);
+}
+
 /* What is between two delimiters: a frame, or noise. */
 static void take(bt_core *core) {
     size_t size = core->rx_overflow ? SIZE_MAX : bt_cobs_decode(core->rx, core->rx_size);
     if (size == SIZE_MAX || size < BT_HEADER_BYTES + 4 || size > BT_MAX_BODY) {
-        core->damaged_frames++;
+        damaged(core);
         return;
     }
     bt_reader in = bt_read_from(core->rx, size - 4);
     bt_reader crc = bt_read_from(core->rx + size - 4, 4);
     if (bt_get32(&crc) != bt_crc32(0, core->rx, size - 4)) {
-        core->damaged_frames++;
+        damaged(core);
         return;
     }
     uint8_t version = bt_get8(&in), type = bt_get8(&in);

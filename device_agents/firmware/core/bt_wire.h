@@ -38,6 +38,7 @@ enum bt_type {
     BT_EVENT_LOG = 0x70,
     BT_EVENT_PROGRESS = 0x71,
     BT_EVENT_READY = 0x72,
+    BT_EVENT_DAMAGED = 0x73,
     BT_REPLY = 0x80
 };
 
