@@ -176,6 +176,7 @@ def _silence(talk: _Talk, mark: int, heard: int) -> AgentError:
         return BoardUnfit(f"the board on {name} is in its bootloader", hint="press reset, without holding BOOT")
     if crash := talk.log.crash(mark):
         return crashed(crash, "start", talk.log.tail())
+    text = text[-1000:]  # what came before may still be of another rate
     readable = sum(0x20 <= byte < 0x7F or byte in b"\r\n\t" for byte in text)
     if text and readable > 0.9 * len(text):
         return BoardUnfit(
