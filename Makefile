@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow lint types docs bench clean
+.PHONY: demo test test-slow backends lint types docs bench clean
 
 demo: $(VENV)/.base
 	$(BIN)/boardtune demo
@@ -17,6 +17,11 @@ test: $(VENV)/.dev
 # What takes longer than a person waits for: chaos, whole searches in processes of their own, vendors' backends, QEMU.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest --cov --cov-append --cov-report=term -m slow $(PYTEST_ARGS)
+
+# Environments of vendors' quantizers, for the slow tests; those that are there already are left.
+backends: $(VENV)/.dev
+	@for name in esp_ppq; do \
+	  $(BIN)/boardtune backends check $$name 2>/dev/null || $(BIN)/boardtune backends install $$name || exit 1; done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ best artifact of each: top-1 on the same evaluation samples, by the interpreter.
 ESP-PPQ lives in an environment of its own::
 
     boardtune backends install esp_ppq
-    python benchmarks/autoquant_rate.py --esp-ppq ~/.local/share/boardtune/backends/esp_ppq/venv/bin/python
+    python benchmarks/autoquant_rate.py
 
 Figures: at least twice as many distinct artifacts per hour, the best of them at least as accurate.
 """
@@ -143,7 +143,7 @@ def accuracy(path: Path, target: str, images: Any, labels: Any) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--esp-ppq", type=Path, required=True, help="interpreter of ESP-PPQ's environment")
+    parser.add_argument("--esp-ppq", type=Path, help="interpreter of ESP-PPQ's environment, if not the installed one")
     parser.add_argument("--target", default="esp32s3")
     parser.add_argument("--seconds", type=float, default=120.0, help="for each side, each round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -153,8 +153,15 @@ def main() -> int:
 
     import numpy as np
 
+    from harness.errors import ConfigError
     from harness.quantize.prepare import prepare_model
+    from harness.quantize.vendors.environments import find_environment
 
+    try:
+        python = arguments.esp_ppq or find_environment("esp_ppq").python
+    except ConfigError as error:
+        print(f"skipped: {error}")
+        return 0
     ratios = []
     with np.load(EXAMPLE / "eval.npz") as arrays:
         images = (arrays["image"][: arguments.evaluated].astype(np.float32) / 255)[:, np.newaxis]
@@ -168,7 +175,7 @@ def main() -> int:
                 with np.load(EXAMPLE / "calib.npz") as arrays:
                     calib = (arrays["image"][:SAMPLES].astype(np.float32) / 255)[:, np.newaxis]
                 np.savez(folder / "calib.npz", image=calib)
-                paths = run(arguments.esp_ppq, folder, arguments.seconds, arguments.target)
+                paths = run(python, folder, arguments.seconds, arguments.target)
                 different = distinct(paths)
                 counted[side] = len(different)
                 rate = len(different) * 3600 / arguments.seconds
