@@ -27,10 +27,11 @@ from device_agents.contract import (
 )
 from harness.boards.agents import open_agent
 from harness.boards.canary import canary_path
+from harness.boards.chips import chip_of
 from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
 from harness.boards.schema import Board, Limits
-from harness.controller.accuracy import SPOT_ROWS, Evaluated, evaluate_on_board
+from harness.controller.accuracy import SPOT_ROWS, Evaluated, Evaluator, chip_evaluator, evaluate_on_board
 from harness.controller.considerate import considerate
 from harness.controller.evaluation import postprocessed, score_outputs, sha256_file
 from harness.controller.loaded_models import LoadedModels
@@ -77,7 +78,8 @@ class BoardSession:
         shared = times_on_this_host(board)
         agent = agent_factory(board)
         self._agent = wired(considerate(agent, work_lock) if shared else agent)
-        self._evaluate = evaluate_on_board
+        chip = chip_of(board)
+        self._evaluate: Evaluator = evaluate_on_board if chip is None else chip_evaluator(chip)
         self._timing = clock_lock if shared else contextlib.nullcontext
         self._sleep = sleep
         self._canary = canary_path(board)

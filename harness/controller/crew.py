@@ -19,6 +19,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from device_agents.contract import AgentError, LeaseLost
+from harness.boards.chips import chip_of
 from harness.controller.actors import (
     BoardActor,
     OpenSession,
@@ -98,7 +99,8 @@ def hire(
         for name, board in setup.boards.items()
     }
     limits_of = {name: board.limits for name, board in setup.boards.items()}
-    crew = Crew(recorder, quantizers, material, boards, limits_of, setup.policy)
+    chips = {name: chip for name, board in setup.boards.items() if (chip := chip_of(board)) is not None}
+    crew = Crew(recorder, quantizers, material, boards, limits_of, setup.policy, chips)
     return SearchCrew(setup, crew, tuple(notices))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.boards.chips import chip_of
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.finals import Asked
@@ -20,6 +21,7 @@ from harness.errors import ConfigError
 from harness.ledger.header import run_header
 from harness.ledger.state import Suggestion
 from harness.plan import Plan
+from harness.quantize.vendors.environments import find_environment
 from harness.recipes.files import read_recipe
 from harness.recipes.mixed import MixedAxis
 from harness.recipes.presets import preset
@@ -72,13 +74,17 @@ def set_up(plan: Plan, folder: Path, resumed: Mapping[str, Any] | None = None) -
     registry = load_registry()
     boards = {name: registry.get(name) for name in plan.boards}
     filter_by = load_filter(plan.filter)
+    chips = chips_of(boards)
+    if chips:
+        check_for_chips(plan)
     prepared = prepare(plan, folder)
     if resumed is None:
         mixed, left_out = mixed_axis(plan.mixed_precision, prepared)
     else:
         mixed, left_out = recorded_axis(plan.mixed_precision, resumed.get("mixed_precision")), ()
     prepared = replace(prepared, notices=(*prepared.notices, *left_out))
-    space = space_of(plan, prepared, mixed)
+    space = space_of(plan, prepared, mixed, chips)
+    need_backends(space.seeds)
     trials = plan.trials or (len(space.enumerated) if space.enumerated is not None else OPEN_SPACE_TRIALS)
     if plan.top_k > trials:
         raise ConfigError(
@@ -123,13 +129,49 @@ def with_suggestions(setup: SearchSetup, suggestions: Sequence[Suggestion]) -> S
     return replace(setup, trials=setup.trials + len(recipes), proposer=setup.proposer.with_suggestions(recipes))
 
 
-def space_of(plan: Plan, prepared: Prepared, mixed: MixedAxis | None = None) -> Space:
-    """The preset's space; models made elsewhere and the plan's own recipes come first, after the float baseline."""
-    space = preset(plan.preset, prepared.model.facts, mixed)
+def space_of(plan: Plan, prepared: Prepared, mixed: MixedAxis | None = None, chips: Sequence[str] = ()) -> Space:
+    """The preset's space; models made elsewhere and the plan's own recipes come first, after the float baseline.
+    ``chips``: of boards that run ``.espdl`` models."""
+    space = preset(plan.preset, prepared.model.facts, mixed, esp_targets=chips)
     own = (*(model.recipe for model in prepared.imported), *(read_recipe(path) for path in plan.recipes))
     if space.enumerated is not None:
         return listed_space(space.name, (FLOAT32, *own, *space.enumerated))
     return replace(space, seeds=tuple({recipe.digest: recipe for recipe in (FLOAT32, *own, *space.seeds)}.values()))
+
+
+def chips_of(boards: Mapping[str, Board]) -> tuple[str, ...]:
+    """The chips of boards that run ``.espdl`` models, each once. Raises :class:`ConfigError` where only some do: they
+    would have no recipe in common."""
+    chips = {name: chip_of(board) for name, board in boards.items()}
+    with_chip = [name for name, chip in chips.items() if chip is not None]
+    others = [name for name, chip in chips.items() if chip is None]
+    if with_chip and others:
+        raise ConfigError(
+            f"{', '.join(with_chip)} run .espdl models and {', '.join(others)} ONNX models",
+            hint="they have no recipe in common: search for them in two runs",
+        )
+    return tuple(dict.fromkeys(chip for chip in chips.values() if chip is not None))
+
+
+def check_for_chips(plan: Plan) -> None:
+    """Raises :class:`ConfigError` for what boards that run ``.espdl`` models cannot do."""
+    asked = {
+        f"--batch {plan.batch}": plan.batch != 1,
+        "--scope pipeline": plan.scope != "inference",
+        f"--mixed-precision {plan.mixed_precision}": plan.mixed_precision != "none",
+        "--add-candidate": bool(plan.candidates),
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(
+                f"{what} is not there for boards that run .espdl models", hint="leave it out, or name other boards"
+            )
+
+
+def need_backends(recipes: Iterable[Recipe]) -> None:
+    """Raises :class:`ConfigError` where a recipe's quantizer is not installed, before a board is touched."""
+    for backend in sorted({recipe.backend for recipe in recipes if recipe.scheme == "vendor"}):
+        find_environment(backend)
 
 
 def load_filter(text: str) -> str | UserFilter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import ray
@@ -18,7 +18,7 @@ from harness.ledger.events import Event
 from harness.ledger.state import TrialState
 from harness.quantize.contract import Cause, Refusal
 from harness.recipes.recipe import Recipe
-from harness.search.gate import BoardLimits, gate
+from harness.search.gate import BoardLimits, gate, other_format
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Crew:
     boards: Mapping[str, Any]
     limits: Mapping[str, BoardLimits]
     policy: MeasurementPolicy
+    chips: Mapping[str, str] = field(default_factory=dict)
+    """Of boards that run ``.espdl`` models."""
 
 
 class RaySteps:
@@ -77,17 +79,20 @@ class RaySteps:
         return ray.get(self._crew.recorder.claim.remote(trial, identity))  # type: ignore[no-any-return]
 
     def gate(self, trial: int, recipe: Recipe, made: Quantized) -> Mapping[str, Sequence[str]]:
-        if recipe.is_float32:
+        unfit = {name: other_format(recipe, self._crew.chips.get(name)) for name in self._crew.limits}
+        refused = {name: (reason,) for name, reason in unfit.items() if reason}
+        if recipe.is_float32 or len(refused) == len(unfit):
             # The baseline is what everything is compared with: it is tried wherever it loads.
-            return {}
+            return refused
         operators: frozenset[str] = frozenset()
         data_types: frozenset[str] = frozenset()
         if any(limits.operators is not None or limits.data_types is not None for limits in self._crew.limits.values()):
             found = ray.get(self._crew.recorder.inventory.remote(trial))
             operators, data_types = found.operators, found.data_types
-        return {
+        return refused | {
             name: gate(limits, size_bytes=made.artifact.size_bytes, operators=operators, data_types=data_types)
             for name, limits in self._crew.limits.items()
+            if name not in refused
         }
 
     def measure(self, trial: int, boards: Sequence[str]) -> Mapping[str, str]:

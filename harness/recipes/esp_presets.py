@@ -27,7 +27,7 @@ def esp_recipe(**options: Any) -> Recipe:
 
 
 def esp_quick(targets: Sequence[str]) -> Space:
-    """What is worth a try first, cheap before dear: calibration, then corrections, then precision, then training."""
+    """What is worth a try first, cheap before dear: 8 bits, 16 for some layers, corrections, then training."""
     lists = [_quick_recipes(target) for target in targets]
     # Targets take turns, so that none of several boards waits for the others' list to end.
     mixed = [recipe for row in itertools.zip_longest(*lists) for recipe in row if recipe is not None]
@@ -36,13 +36,20 @@ def esp_quick(targets: Sequence[str]) -> Space:
 
 def _quick_recipes(target: str) -> list[Recipe]:
     evened = target not in PER_CHANNEL_TARGETS
-    recipes = [esp_recipe(target=target, calib_algorithm=method) for method in CALIBRATIONS]
+    first, *others = [esp_recipe(target=target, calib_algorithm=method) for method in CALIBRATIONS]
+    # Few networks keep their accuracy with one power of two per tensor; which layers need more comes early.
+    recipes = [
+        first,
+        esp_recipe(target=target, mixed_precision=True, mixed_precision__topk=1),
+        esp_recipe(target=target, mixed_precision=True, mixed_precision__topk=3),
+        esp_recipe(target=target, quant_type="w8a16"),
+        *others,
+        esp_recipe(target=target, calib_algorithm="kl", bias_correction=True),
+    ]
     if evened:
         recipes.append(esp_recipe(target=target, calib_algorithm="mse", weight_equalization=True))
-    recipes.append(esp_recipe(target=target, calib_algorithm="kl", bias_correction=True))
     recipes.append(esp_recipe(target=target, calib_algorithm="mse", bias_correction=True, weight_equalization=evened))
-    recipes += [esp_recipe(target=target, mixed_precision=True, mixed_precision__topk=count) for count in (1, 3)]
-    recipes += [esp_recipe(target=target, quant_type=kind) for kind in ("w8a16", "w16a16")]
+    recipes.append(esp_recipe(target=target, quant_type="w16a16"))
     recipes.append(esp_recipe(target=target, tqt=True))
     recipes.append(esp_recipe(target=target, blockwise_reconstruction=True))
     return recipes

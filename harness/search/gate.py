@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from harness.recipes.recipe import Recipe
 from harness.units import format_bytes
 
 
@@ -17,6 +18,17 @@ class BoardLimits(Protocol):
     def data_types(self) -> tuple[str, ...] | None: ...
     @property
     def operators(self) -> tuple[str, ...] | None: ...
+
+
+def other_format(recipe: Recipe, chip: str | None) -> str:
+    """Why a board cannot load what is made of the recipe at all; empty if it can. ``chip``: of a board that runs
+    ``.espdl`` models, as ESP-PPQ calls it."""
+    runs = ".onnx" if chip is None else ".espdl"
+    if recipe.suffix != runs:
+        what = "the float model" if recipe.is_float32 else f"an {recipe.suffix} model"
+        return f"{what} does not run there: the board takes {runs} models"
+    made_for = dict(recipe.options).get("target") if chip is not None else None
+    return f"made for {made_for}, the board is an {chip}" if made_for != chip else ""
 
 
 def gate(
