@@ -185,6 +185,9 @@ class Limits(Section):
     """Tensor types the board supports; default: any."""
     operators: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.:]*$")], ...] | None = None
     """ONNX operator types the board supports; default: any."""
+    lint: Literal["refuse", "warn"] = "refuse"
+    """Of ``.espdl`` models that the board's kernels are known to compute otherwise than the quantizer simulated: not
+    tried, or tried and told."""
     min_offload: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Smallest share of operator nodes (0..1) that must run on the accelerator."""
 

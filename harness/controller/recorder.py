@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from device_agents.emulated.espdl.reader import read_model
 from harness.controller.inventory import Inventory, inventory
 from harness.controller.trial import Quantized
 from harness.controller.turns import WAIT_S
@@ -17,8 +18,10 @@ from harness.ledger.events import Event
 from harness.ledger.run_directory import Phase, RunDirectory
 from harness.ledger.samples import SampleBlock
 from harness.ledger.state import LedgerState, TrialState
+from harness.lints.espdl import lint
 from harness.measure.record import MeasurementResult
 from harness.measure.steps import CANARY
+from harness.quantize.made_espdl import told
 from harness.recipes.recipe import Recipe
 from harness.results import BoardResult
 
@@ -125,6 +128,11 @@ class Recorder:
     def inventory(self, trial: int) -> Inventory:
         """Read here, where the file is: a trial may run on another node."""
         return inventory(self._run.model_path(trial))
+
+    def lint(self, trial: int, chip: str) -> tuple[str, ...]:
+        """Errors in an ``.espdl`` model: what the chip's kernels would compute otherwise, or not at all."""
+        findings = lint(read_model(self._run.model_path(trial)), chip)
+        return told([finding for finding in findings if finding.severity == "error"])
 
     def restore_model(self, trial: int, model: bytes) -> None:
         """Puts a model back whose file was lost or altered; the ledger already has it."""

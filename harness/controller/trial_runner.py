@@ -80,7 +80,7 @@ class RaySteps:
 
     def gate(self, trial: int, recipe: Recipe, made: Quantized) -> Mapping[str, Sequence[str]]:
         unfit = {name: other_format(recipe, self._crew.chips.get(name)) for name in self._crew.limits}
-        refused = {name: (reason,) for name, reason in unfit.items() if reason}
+        refused: dict[str, Sequence[str]] = {name: (reason,) for name, reason in unfit.items() if reason}
         if recipe.is_float32 or len(refused) == len(unfit):
             # The baseline is what everything is compared with: it is tried wherever it loads.
             return refused
@@ -89,10 +89,13 @@ class RaySteps:
         if any(limits.operators is not None or limits.data_types is not None for limits in self._crew.limits.values()):
             found = ray.get(self._crew.recorder.inventory.remote(trial))
             operators, data_types = found.operators, found.data_types
+        for name, chip in self._crew.chips.items():
+            if name not in refused and self._crew.limits[name].lint == "refuse":
+                refused[name] = ray.get(self._crew.recorder.lint.remote(trial, chip))
         return refused | {
             name: gate(limits, size_bytes=made.artifact.size_bytes, operators=operators, data_types=data_types)
             for name, limits in self._crew.limits.items()
-            if name not in refused
+            if not refused.get(name)
         }
 
     def measure(self, trial: int, boards: Sequence[str]) -> Mapping[str, str]:

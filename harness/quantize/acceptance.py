@@ -94,7 +94,7 @@ def accept(
         size_bytes=made.size_bytes,
         snr_db=compared,
         quantized_operators=made.operators,
-        notices=notices,
+        notices=(*notices, *made.notices()),
     )
 
 

@@ -43,6 +43,9 @@ class Made(Protocol):
     def is_half(self) -> bool:
         """Whether anything in it is float16."""
 
+    def notices(self) -> tuple[str, ...]:
+        """What is known to be computed otherwise on a board than here."""
+
     def load(self) -> Run:
         """Ready to run on this host. Raises what its runtime raises, or UnsupportedOperator."""
 
@@ -68,6 +71,9 @@ class MadeOnnx:
 
     def is_half(self) -> bool:
         return bool(graphs.has_float16(self._model))
+
+    def notices(self) -> tuple[str, ...]:
+        return ()
 
     def load(self) -> Run:
         session = open_session(self._path)

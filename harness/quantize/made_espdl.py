@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,9 @@ from device_agents.emulated.espdl.axes import Axes
 from device_agents.emulated.espdl.interpreter import Interpreter
 from device_agents.emulated.espdl.model import DTYPES, Model, Tensor, ValueInfo
 from device_agents.emulated.espdl.reader import read_model
+from harness.audit.finding import Finding
 from harness.errors import ModelError
+from harness.lints.espdl import lint
 from harness.quantize.calibration_data import Feeds
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "RequantizeLinear"})
@@ -60,6 +62,9 @@ class MadeEspdl:
     def is_half(self) -> bool:
         return False
 
+    def notices(self) -> tuple[str, ...]:
+        return told(lint(self.model, self._target))
+
     def load(self) -> Callable[[Feeds], Mapping[str, npt.NDArray[np.generic]]]:
         interpreter = Interpreter(self.model, self._target)
         axes = Axes.of(self.model)
@@ -69,6 +74,18 @@ class MadeEspdl:
             return {name: axes.real(name, array) for name, array in interpreter.run(integers).items()}
 
         return run
+
+
+def told(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """A line for each kind of finding: the first of it, and how many more there are."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.code, []).append(finding)
+    lines = []
+    for code, found in kinds.items():
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        lines.append(f"{code}: {found[0].what}{more} {found[0].advice}".rstrip())
+    return tuple(lines)
 
 
 def espdl_identity(model: Model) -> str:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from search_values import BOARD, candidate
 
 from harness.measure.settings import settings_for
+from harness.recipes.esp_presets import esp_recipe
+from harness.recipes.recipe import FLOAT32, Recipe
 from harness.results import BoardResult, MetricResult
 from harness.search.budget import Budget, Limits
 from harness.search.constraints import Constraints, decide_upper, worst, worst_violations
 from harness.search.estimate import Estimate, estimate_measurement, estimate_search
-from harness.search.gate import gate
+from harness.search.gate import gate, other_format
 from harness.search.objectives import objective_count, objective_values
 
 
@@ -108,6 +110,19 @@ class BoardLimits:
     max_model_bytes: int | None = None
     data_types: tuple[str, ...] | None = None
     operators: tuple[str, ...] | None = None
+    lint: str = "refuse"
+
+
+class TestFormats:
+    def test_a_board_takes_its_own_format_only(self) -> None:
+        espdl = esp_recipe(target="esp32s3")
+        assert other_format(Recipe(), None) == ""
+        assert other_format(espdl, "esp32s3") == ""
+        assert other_format(espdl, None) == "an .espdl model does not run there: the board takes .onnx models"
+        assert other_format(FLOAT32, "esp32s3") == "the float model does not run there: the board takes .espdl models"
+
+    def test_another_chips_model(self) -> None:
+        assert other_format(esp_recipe(target="esp32p4"), "esp32s3") == "made for esp32p4, the board is an esp32s3"
 
 
 class TestGate:
