@@ -26,7 +26,7 @@ from harness.errors import BoardtuneError, ConfigError, ModelError
 from harness.plan import Effort, Postprocess
 from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
-from harness.quantize.model_file import load_model, save_model
+from harness.quantize.model_file import load_model, refuse_two_files, save_model
 from harness.quantize.prepare import check_loads
 from harness.quantize.shapes import fix_dims, model_inputs, tensor_outputs, tensor_specs
 from harness.results import ArtifactInfo, BoardResult
@@ -157,6 +157,7 @@ def _deployable(
     job: MeasureJob, folder: Path
 ) -> tuple[Path, tuple[TensorSpec, ...], tuple[TensorSpec, ...], list[str]]:
     """The file to send: the user's own, unless dimensions are fixed or its tensors lie beside it."""
+    refuse_two_files(job.model, "a board")
     model = load_model(job.model)
     before = model.SerializeToString(deterministic=True)
     notices = list(fix_dims(model, dict(job.set_dim or {}), job.model, job.batch))

@@ -34,6 +34,7 @@ from harness.plan import Plan
 from harness.quantize.acceptance import first_line
 from harness.quantize.calibration_data import CalibrationSet
 from harness.quantize.imported import ImportedModel, import_models
+from harness.quantize.model_file import refuse_two_files
 from harness.quantize.preparation import BATCH_WITHIN
 from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.search.constraints import Constraints
@@ -72,6 +73,7 @@ def prepare(plan: Plan, folder: Path) -> Prepared:
     Raises :class:`ModelError`, :class:`DataError` or :class:`ConfigError` naming what does not fit.
     """
     with host_lock().work():
+        refuse_two_files(plan.model, "a search")
         model = prepare_model(plan.model, folder / "model.onnx", dict(plan.set_dim), batch=plan.batch)
     imported, told = import_models(plan.candidates, model, folder)
     preprocess = read_preprocess(plan.preprocess)

@@ -10,7 +10,14 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from harness.quantize.continued import finished_nodes
-from harness.quantize.graph import DEFAULT_DOMAINS, attributes_of, captured_names, initializers_of, subgraphs
+from harness.quantize.graph import (
+    DEFAULT_DOMAINS,
+    all_graphs,
+    attributes_of,
+    captured_names,
+    initializers_of,
+    subgraphs,
+)
 from harness.quantize.passes.masks import mask_tensors, touches
 from harness.quantize.statistics import ActivationStatistics
 from harness.recipes.facts import WEIGHTED_OPERATORS
@@ -100,9 +107,13 @@ def float_notices(model: ModelProto, left: Mapping[str, str]) -> tuple[str, ...]
             by_reason[reason].append(name)
     notices = [f"left in float for {reason}: {_listed(names)}" for reason, names in by_reason.items()]
     for node in model.graph.node:
-        inner = sum(len(graph.node) for graph in subgraphs(node))
-        if inner:
-            notices.append(f"left in float: {inner} operators inside {node.op_type} {node.name!r}")
+        inside = [other for graph in subgraphs(node) for nested in all_graphs(graph) for other in nested.node]
+        layers = [other.name for other in inside if other.op_type in WEIGHTED_OPERATORS]
+        if inside:
+            way = f", among them {_listed(layers)}; dynamic and weight-only recipes reach MatMul and Gemm there"
+            notices.append(
+                f"left in float: {len(inside)} operators inside {node.op_type} {node.name!r}" + (way if layers else "")
+            )
     return tuple(notices)
 
 

@@ -216,6 +216,31 @@ def drop_attribute(node: NodeProto, name: str) -> None:
     node.attribute.extend(kept)
 
 
+def is_plain_product(node: NodeProto) -> bool:
+    """Whether the node is a MatMul, or a Gemm that is one but for its bias and a transposed second operand."""
+    if node.domain not in DEFAULT_DOMAINS or node.op_type not in ("MatMul", "Gemm"):
+        return False
+    attributes = attributes_of(node)
+    return all(
+        bool(attributes.get(name, plain) == plain) for name, plain in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
+    )
+
+
+def is_transposed(node: NodeProto) -> bool:
+    """Whether a Gemm reads its second operand as [N, K]."""
+    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+
+
+def drop_unread_initializers(model: ModelProto, graph: GraphProto) -> None:
+    """Removes initializers of ``graph`` that no node of ``model`` reads and that are no output."""
+    used = {name for inner in all_graphs(model.graph) for node in inner.node for name in node.input}
+    used |= {value.name for inner in all_graphs(model.graph) for value in inner.output}
+    kept = [TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
 def tensor_names(model: ModelProto) -> set[str]:
     """Every name a tensor has, in any graph of the model."""
     names: set[str] = set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -10,8 +12,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from harness.errors import ModelError
+from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.graph import all_graphs, all_nodes
 from harness.quantize.outputs import data_of, temporary_of
+from harness.units import format_bytes
 
 INLINE_LIMIT_BYTES = (2 << 30) - (64 << 20)
 """Above this a model keeps its tensors in a file beside it: protobuf cannot hold 2 GiB."""
@@ -97,6 +101,54 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def copy_model(source: Path, target: Path) -> None:
+    """Copies a model with its external data, if it has any, under the target's name.
+
+    Raises ModelError and ``OSError``.
+    """
+    data = data_of(source)
+    if not data.exists():
+        shutil.copyfile(source, target)
+        return
+    shutil.copyfile(data, data_of(target))
+    model = parse_model(source)
+    for tensor in tensors(model):
+        for entry in tensor.external_data if uses_external_data(tensor) else ():
+            if entry.key == "location":
+                entry.value = data_of(target).name
+    target.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def refuse_two_files(path: Path, what: str) -> None:
+    """Raises ModelRefused where a model is too large for one file, which is all that ``what`` can handle; reads no
+    external data. Raises ModelError too."""
+    model = parse_model(path)
+    size = model_bytes(model) + sum(_nominal_bytes(t) for t in tensors(model) if uses_external_data(t))
+    if size > INLINE_LIMIT_BYTES:
+        raise ModelRefused(
+            f"the model's tensors take {format_bytes(size)}; {what} takes models that fit into one file, of up to "
+            f"{format_bytes(INLINE_LIMIT_BYTES)}",
+            cause=Cause.UNSUPPORTED,
+            where=path,
+            hint="boardtune quantize makes one recipe of it; what that makes can be measured if it is smaller",
+        )
+
+
+_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+"""Element types of which several share a byte."""
+
+
+def _nominal_bytes(tensor: onnx.TensorProto) -> int:
+    """Raises ModelError for an element type that is none."""
+    elements = math.prod(tensor.dims)
+    try:
+        kind = str(onnx.TensorProto.DataType.Name(tensor.data_type))
+        item = 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    except (KeyError, ValueError):
+        raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which is none") from None
+    return int(-(-elements * _BITS.get(kind, item) // 8))
+
+
 def model_bytes(model: onnx.ModelProto) -> int:
     """Size of the tensors held in the model; what serialising it takes, but for the structure."""
     return sum(len(tensor.raw_data) + 4 * len(tensor.float_data) for tensor in tensors(model))
@@ -144,7 +196,7 @@ def _check_external_data(model: onnx.ModelProto, path: Path) -> None:
         if not location or not file.is_file():
             missing.setdefault(location or "(no location)", tensor.name)
             continue
-        end = int(entries.get("offset", "0")) + int(entries.get("length", "0"))
+        end = _end_of(tensor, entries, path)
         if file.stat().st_size < end:
             raise ModelError(
                 f"external data file {location!r} is truncated: {file.stat().st_size} bytes, tensor "
@@ -157,6 +209,23 @@ def _check_external_data(model: onnx.ModelProto, path: Path) -> None:
         raise ModelError(
             f"external data is missing: {names}", where=path, hint=f"put the file beside the model, in {path.parent}"
         )
+
+
+def _end_of(tensor: onnx.TensorProto, entries: Mapping[str, str], path: Path) -> int:
+    """Where the tensor ends in its file. Raises ModelError for places that are none, and for another size than its."""
+    size = _nominal_bytes(tensor)
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(size)))
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length != size:
+        raise ModelError(
+            f"external data of tensor {tensor.name!r}: offset {entries.get('offset', '0')!r} and length "
+            f"{entries.get('length', 'none')!r} do not fit its {size} bytes",
+            where=path,
+            hint="export the model again",
+        )
+    return offset + length
 
 
 def _hint_by_content(path: Path, data: bytes) -> str:

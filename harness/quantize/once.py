@@ -13,7 +13,7 @@ from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset
 from harness.errors import ConfigError
 from harness.quantize.contract import Artifact, ModelRefused, QuantizeJob, QuantizeLimits, Refusal
-from harness.quantize.outputs import data_of
+from harness.quantize.model_file import copy_model
 from harness.quantize.prepare import prepare_model
 from harness.quantize.vendors.environments import find_environment
 from harness.quantize.worker import QuantizeWorker
@@ -116,11 +116,7 @@ def _check_folder(out: Path) -> None:
 def _keep(artifact: Artifact, model: Path, recipe: Recipe, out: Path) -> Artifact:
     path = out / f"{model.stem}_quant_{recipe.precision}_{artifact.identity[:8]}{recipe.suffix}"
     try:
-        path.write_bytes(artifact.path.read_bytes())
-        data = data_of(artifact.path)
-        if data.exists():
-            # The model refers to its data by this name.
-            (out / data.name).write_bytes(data.read_bytes())
+        copy_model(artifact.path, path)
         text = json.dumps(recipe.to_dict(), indent=2, sort_keys=True)
         path.with_suffix(".recipe.json").write_text(text + "\n", encoding="utf-8")
     except OSError as error:

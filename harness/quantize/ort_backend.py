@@ -14,6 +14,7 @@ from onnxruntime.quantization.registry import IntegerOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from harness.quantize import graph as graphs
+from harness.quantize import inner
 from harness.quantize.algorithms.regions import UnknownTensorError, nodes_after, nodes_between
 from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
@@ -182,6 +183,8 @@ def _dynamic(model: ModelProto, recipe: Recipe, excluded: list[str]) -> ModelPro
     quantized: ModelProto = rewriter.model.model
     put_back(quantized, aside)
     rename(quantized, {own: name for name, own in own_names.items()})
+    if graphs.opset_of(quantized) >= inner.MIN_OPSET:
+        inner.quantize_inner_layers(quantized, recipe, excluded)
     return quantized
 
 

@@ -17,7 +17,14 @@ import onnx
 import onnx.version_converter
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, initializers_of, opset_of
+from harness.quantize.graph import (
+    all_graphs,
+    drop_unread_initializers,
+    initializers_of,
+    is_plain_product,
+    is_transposed,
+    opset_of,
+)
 from harness.recipes.axes import BITS, SIGNED
 from harness.recipes.recipe import Recipe
 
@@ -79,7 +86,9 @@ def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Coll
         constants = initializers_of(graph)
         nodes: list[NodeProto] = []
         for node in graph.node:
-            weight = constants.get(node.input[1]) if _is_candidate(node, excluded_nodes) else None
+            weight = (
+                constants.get(node.input[1]) if is_plain_product(node) and node.name not in excluded_nodes else None
+            )
             if weight is None or weight.data_type != TensorProto.FLOAT or len(weight.dims) != 2 or 0 in weight.dims:
                 nodes.append(_copy(node))
                 continue
@@ -91,36 +100,21 @@ def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Coll
             changed = True
         del graph.node[:]
         graph.node.extend(nodes)
-        _drop_unused_initializers(model, graph)
+        drop_unread_initializers(model, graph)
     if changed and recipe.format == "QOperator" and MICROSOFT not in {o.domain for o in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return model
 
 
-def _is_candidate(node: NodeProto, excluded: Collection[str]) -> bool:
-    if node.domain not in DEFAULT_DOMAINS or node.name in excluded:
-        return False
-    if node.op_type != "Gemm":
-        return bool(node.op_type == "MatMul")
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return all(
-        bool(attributes.get(name, plain) == plain) for name, plain in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
-    )
-
-
 def _matrix(node: NodeProto, weight: TensorProto) -> npt.NDArray[np.float32]:
     """The weight as [K, N], whichever way the node reads it."""
     array: npt.NDArray[np.float32] = numpy_helper.to_array(weight)
-    return array.T if _is_transposed(node) else array
-
-
-def _is_transposed(node: NodeProto) -> bool:
-    return any(a.name == "transB" and a.i for a in node.attribute)
+    return array.T if is_transposed(node) else array
 
 
 def _prefix(node: NodeProto, weight: TensorProto, recipe: Recipe) -> str:
     """Of the new tensors' names; nodes that read a weight alike share them."""
-    return f"{weight.name}_b{BITS[recipe.weight]}_{recipe.block_size}" + ("_t" if _is_transposed(node) else "")
+    return f"{weight.name}_b{BITS[recipe.weight]}_{recipe.block_size}" + ("_t" if is_transposed(node) else "")
 
 
 def _matmul_nbits(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[list[NodeProto], list[TensorProto]]:
@@ -186,15 +180,6 @@ def _qdq_nodes(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[li
         if attribute.name == "transB":
             attribute.i = 0
     return [dequantize, reading], tensors
-
-
-def _drop_unused_initializers(model: ModelProto, graph: onnx.GraphProto) -> None:
-    used = {name for inner in all_graphs(model.graph) for node in inner.node for name in node.input}
-    used |= {value.name for value in graph.output}
-    kept = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name in used]
-    if len(kept) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
 
 
 def _copy(node: NodeProto) -> NodeProto:

@@ -160,7 +160,7 @@ def _over_limit(job: QuantizeJob, child: Child, clock: _Clock, phase: str, now: 
         return Refusal(
             Cause.OUT_OF_MEMORY,
             f"the quantizer held {resident >> 20} MiB, over its limit of {limits.memory_bytes >> 20} MiB (it was "
-            f"{phase}), and was killed",
+            f"{phase}), and was killed; boardtune quantize --max-memory raises the limit",
             detail=child.tail(),
         )
     return None

@@ -19,6 +19,7 @@ from harness.quantize.cache import Cache
 from harness.quantize.calibrate import Subject
 from harness.quantize.calibration_data import CalibrationSet
 from harness.quantize.contract import Artifact, Cause, ModelRefused, QuantizeJob, QuantizeLimits
+from harness.quantize.model_file import refuse_two_files
 from harness.quantize.prepare import PreparedModel, prepare_model
 from harness.quantize.snr import MAX_SNR_DB
 from harness.quantize.worker import QuantizeWorker
@@ -82,6 +83,7 @@ def run_sensitivity(job: SensitivityJob, phase: Callable[[str], None] = lambda n
     """
     with scratch_folder() as scratch, host_lock().work() as work:
         phase("preparing the model")
+        refuse_two_files(job.model, "sensitivity")
         prepared = prepare_model(job.model, scratch / "float.onnx", job.set_dims)
         recipe = DEFAULT_RECIPE if job.recipe is None else resolve_recipe(job.recipe, prepared.facts)
         declared = Preprocess.load(job.preprocess) if job.preprocess else None
