@@ -21,7 +21,7 @@ from device_agents.emulated.espdl.kernels.registry import ACTIVATIONS, OPERATORS
 from device_agents.emulated.espdl.memory import activation_bytes, activation_shapes, parameter_bytes
 from device_agents.emulated.espdl.model import Model, Node, Tensor
 from device_agents.emulated.espdl.target import Target, target_named
-from harness.audit.finding import Finding, by_severity
+from harness.audit.finding import Change, Finding, by_severity
 
 MOVING = frozenset(
     {
@@ -47,9 +47,18 @@ AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 MOST_SUMS = 1 << 22
 """Possible sums that are tried one by one; above, the difference is assumed possible."""
 _ALIGN = "fusion_alignment: elementwise_to 'Align to Output'"
+_ALIGNED = (
+    Change("options.fusion_alignment", None, True),
+    Change("options.fusion_alignment.elementwise_to", None, "Align to Output"),
+)
 _SIXTEEN = (
     "give this layer 16 bits (mixed_precision), equalize or split it (weight_equalization, horizontal_layer_split)"
 )
+
+
+def _sixteen(node: Node) -> tuple[Change, ...]:
+    """Of an ESP-PPQ recipe: 16 bits for this node."""
+    return (Change("options.mixed_precision", None, True), Change("options.mixed_precision.layers", None, [node.name]))
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,7 @@ def _unequal(looked: _Looked, node: Node) -> Iterator[Finding]:
             (node.name,),
             {"input_exponents": exponents[:2], "output_exponent": exponents[2]},
             f"Quantize with {_ALIGN} (AutoQuant's default space has 'Align to Large').",
+            _ALIGNED,
         )
 
 
@@ -227,6 +237,7 @@ def _saturation(node: Node, lane: int, shift: int, risky: int, channels: int, le
             "greatest_sum": greatest,
         },
         f"Measure with real inputs whether it happens; if so, {_SIXTEEN}.",
+        _sixteen(node),
     )
 
 
@@ -242,6 +253,7 @@ def _negative(looked: _Looked, node: Node) -> Iterator[Finding]:
             (node.name,),
             {"mac_shift": shift},
             f"Choose another calib_algorithm for this layer (a wider output range), or {_SIXTEEN}.",
+            _sixteen(node),
         )
 
 

@@ -39,6 +39,9 @@ def test_unequal_exponents_of_an_addition(op: str, exponents: tuple[int, int, in
     assert finding.where == ("/sum",)
     assert finding.evidence == {"input_exponents": list(exponents[:2]), "output_exponent": exponents[2]}
     assert "Align to Output" in finding.advice
+    assert ("options.fusion_alignment.elementwise_to", "Align to Output") in [
+        (c.field, c.after) for c in finding.changes
+    ]
 
 
 def test_equal_exponents_need_no_word() -> None:
@@ -61,6 +64,7 @@ def test_lanes_that_can_saturate_by_the_exact_bound() -> None:
     assert finding.severity == "warning"
     assert finding.evidence["greatest_sum"] == 1 << 19
     assert finding.evidence["channels_at_risk"] == 16
+    assert ("options.mixed_precision.layers", ["/conv"]) in [(c.field, c.after) for c in finding.changes]
     assert _found(_conv(32, -128, 13))["lane-saturation"].severity == "error"  # the output could have held it
     assert "lane-saturation" not in _found(_conv(32, -128, 10, outer=15))  # no whole block: a wide accumulator
     assert "lane-saturation" not in _found(_conv(32, -128, 10), target="esp32p4")

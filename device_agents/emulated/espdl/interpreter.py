@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,10 @@ from device_agents.emulated.espdl.kernels.base import BITS, MOST_ELEMENTS, Opera
 from device_agents.emulated.espdl.kernels.registry import OPERATORS
 from device_agents.emulated.espdl.model import DTYPES, Model, Node, ValueInfo
 from device_agents.emulated.espdl.target import Semantics, Target, target_named
+
+CACHED_ELEMENTS = 1 << 18
+"""Of the largest activation of the samples that are run together: more of them than a processor's cache holds run
+slower than one by one."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Interpreter:
         self.target: Target = target_named(target)
         self.semantics = semantics
         self._steps = tuple(self._prepared())
+        largest = max((math.prod(value.shape) for value in model.values.values()), default=1)
+        self._together = max(1, CACHED_ELEMENTS // max(1, largest))
 
     def _prepared(self) -> Iterator[_Step]:
         known = {value.name for value in self.model.inputs}
@@ -127,20 +134,24 @@ class Interpreter:
         Each input has the model's shape with any number of samples in front: (samples, *shape), or (samples,
         *shape[1:]) where the first dimension is 1, as for images. Outputs have the same form: (samples, *shape).
         """
-        found = dict.fromkeys(value.name for value in self.model.outputs)
-        results: dict[str, Array] = {}
-        for name, array in self._walk(inputs):
-            if name in found:
-                results[name] = self._stored(name, array)
-        return results
+        held = self._fed(inputs)
+        samples = max((len(array) for array in held.values()), default=1)
+        parts = [
+            self._outputs({name: array[at : at + self._together] for name, array in held.items()})
+            for at in range(0, max(1, samples), self._together)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _outputs(self, held: dict[str, Array]) -> dict[str, Array]:
+        wanted = {value.name for value in self.model.outputs}
+        return {name: self._stored(name, array) for name, array in self._walk(held) if name in wanted}
 
     def tensors(self, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
         """Every activation that a node makes, in execution order, with the samples in front."""
-        for name, array in self._walk(inputs):
+        for name, array in self._walk(self._fed(inputs)):
             yield name, self._stored(name, array)
 
-    def _walk(self, inputs: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-        held = self._fed(inputs)
+    def _walk(self, held: dict[str, Array]) -> Iterator[tuple[str, Array]]:
         for step in self._steps:
             try:
                 made = step.run([held[name] for name in step.takes])
