@@ -178,7 +178,7 @@ class SerialAgent:
         deadline = Deadline(deadline_s)
         with self._link.blamed():
             runs, _ = self._make_resident(session, deadline)
-            data, count = tensors.rows_to_bytes(runs.model, self._samples(inputs), runs.hello.target)
+            data, count = tensors.rows_to_bytes(runs.model, self._samples(inputs), runs.hello.target, runs.axes)
             room = runs.room_for_rows()
             parts: list[bytes] = []
             with self._stopping(session):
@@ -186,7 +186,7 @@ class SerialAgent:
                     these = min(room, count - first)
                     part = data[first * runs.model.row_bytes : (first + these) * runs.model.row_bytes]
                     parts.append(runs.outputs(runs.place(part, these, deadline), deadline))
-            outputs = tensors.outputs_from_bytes(runs.model, b"".join(parts), count)
+            outputs = tensors.outputs_from_bytes(runs.model, b"".join(parts), count, runs.axes)
             return Inference(self._link.boot_id, outputs, runs.model.internal_bytes + runs.model.psram_bytes)
 
     def test_model(self, session: str, deadline_s: float = 300.0) -> messages.SelfTested:
@@ -237,7 +237,9 @@ class SerialAgent:
         )
         model = messages.Loaded.unpack(self._link.ask(Type.LOAD, request.pack(), deadline, quiet_s=120.0))
         loaded.remote = loaded.handle or "loading"
-        self._runs = ModelRuns(self._link, self._files, self._link.hello(deadline), model, known)
+        self._runs = ModelRuns(
+            self._link, self._files, self._link.hello(deadline), model, known, self._files.axes(loaded.sha256)
+        )
         return self._runs
 
     def _make_resident(self, session: str, deadline: Deadline) -> tuple[ModelRuns, bool]:
@@ -250,7 +252,7 @@ class SerialAgent:
 
     def _place(self, runs: ModelRuns, inputs: Tensors | DataRef, most: int, deadline: Deadline) -> Rows:
         samples = {name: array[:most] if array.ndim else array for name, array in self._samples(inputs).items()}
-        data, count = tensors.rows_to_bytes(runs.model, samples, runs.hello.target)
+        data, count = tensors.rows_to_bytes(runs.model, samples, runs.hello.target, runs.axes)
         room = runs.room_for_rows()
         if count > room:
             data, count = data[: room * runs.model.row_bytes], room

@@ -7,12 +7,15 @@ import itertools
 import zipfile
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from device_agents.contract import BadData, DataRef, DeployReport
+from device_agents.contract import AgentError, BadData, DataRef, DeployReport
+from device_agents.emulated.espdl.axes import METADATA, Axes
+from device_agents.emulated.espdl.reader import read_model
 from device_agents.transport import Deadline
 
 from .codes import Caps, Kind, SlotState, Type
@@ -33,6 +36,7 @@ class BoardFiles:
         self._pack = pack
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
         self._samples: dict[str, Path] = {}
+        self._axes: dict[str, Axes] = {}
         self._used: dict[bytes, int] = {}
         self._clock = itertools.count(1)
 
@@ -56,6 +60,7 @@ class BoardFiles:
             Others: as :meth:`Upload.run`.
         """
         size = path.stat().st_size
+        self._note_axes(path, sha256)
         if self.has(sha256, deadline):
             return DeployReport(sha256, size, 0)
         data = path.read_bytes()
@@ -69,6 +74,19 @@ class BoardFiles:
             raise BadData(f"{path} is empty", hint="a model file is wanted")
         sent, resumed = self.put(data, Kind.MODEL, {bytes.fromhex(digest) for digest in keep}, deadline)
         return DeployReport(sha256, size, sent, resumed)
+
+    def axes(self, sha256: str) -> Axes | None:
+        """In which order the deployed model has the axes of its inputs and outputs; ``None`` where its file does not
+        tell."""
+        return self._axes.get(sha256)
+
+    def _note_axes(self, path: Path, sha256: str) -> None:
+        if sha256 in self._axes or zipfile.is_zipfile(path):
+            return
+        with suppress(AgentError):  # the board says what is wrong with it
+            model = read_model(path)
+            if METADATA in model.metadata:
+                self._axes[sha256] = Axes.of(model)
 
     def put(self, data: bytes, kind: Kind, keep: Collection[bytes], deadline: Deadline) -> tuple[int, bool]:
         """(bytes sent, whether an upload of before was continued); nothing is sent where it is there."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_agents.contract import BadData, BlockRequest, BoardUnfit
+from device_agents.emulated.espdl.axes import Axes
 from device_agents.transport import Deadline
 
 from .board_files import BoardFiles
@@ -46,6 +47,8 @@ class ModelRuns:
     model: Loaded
     longest_s: float | None = None
     """Of the host's clock: the longest time one inference kept the line silent."""
+    axes: Axes | None = None
+    """In which order the file has the float model's axes, where it says it."""
     _staged: bytes = field(default=b"", repr=False)
 
     def quiet_s(self, inferences: int = 1) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_agents.contract import BadData, Tensors
+from device_agents.emulated.espdl.axes import Axes
 
 from .messages import Loaded, TensorInfo
 
@@ -22,11 +23,12 @@ HALF_EVEN = frozenset({"esp32p4", "esp32s31"})
 """Targets that round halves to even."""
 
 
-def rows_to_bytes(model: Loaded, samples: Tensors, target: str) -> tuple[bytes, int]:
+def rows_to_bytes(model: Loaded, samples: Tensors, target: str, axes: Axes | None = None) -> tuple[bytes, int]:
     """(rows of all inputs one after the other as the board takes them, number of rows).
 
     Each array is [n, *shape of the input without its first axis], of a float type, or of the input's own integer type
-    and then taken as it is. An image may also come channels first, as ONNX has it.
+    and then taken as it is. ``axes`` says in which order the float model has them; without it, an image may also come
+    channels first, as ONNX has it.
 
     Raises:
         BadData: names, shapes, types or numbers of samples that do not fit the model.
@@ -36,7 +38,10 @@ def rows_to_bytes(model: Loaded, samples: Tensors, target: str) -> tuple[bytes, 
     parts: list[npt.NDArray[np.uint8]] = []
     count: int | None = None
     for info in model.inputs:
-        rows = _integers(info, np.asarray(samples[info.name]), half_even=target in HALF_EVEN)
+        array = np.asarray(samples[info.name])
+        if axes is not None and array.ndim == len(info.shape):
+            array = axes.stored(info.name, array)
+        rows = _integers(info, array, half_even=target in HALF_EVEN)
         if count is not None and len(rows) != count:
             raise BadData(f"input {info.name!r} has {len(rows)} samples, the others {count}")
         count = len(rows)
@@ -85,8 +90,9 @@ def _channels_last(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[1:], shape[0]) if len(shape) > 1 else tuple(shape)
 
 
-def outputs_from_bytes(model: Loaded, data: bytes, rows: int) -> dict[str, Array]:
-    """Each output as float32 [rows, *shape without its first axis]; exact for up to 24 bits.
+def outputs_from_bytes(model: Loaded, data: bytes, rows: int, axes: Axes | None = None) -> dict[str, Array]:
+    """Each output as float32 [rows, *shape without its first axis], in the order of axes of the float model where
+    ``axes`` says it; exact for up to 24 bits.
 
     Raises:
         BadData: not ``rows`` times the outputs' bytes.
@@ -100,5 +106,6 @@ def outputs_from_bytes(model: Loaded, data: bytes, rows: int) -> dict[str, Array
         raw = np.ascontiguousarray(whole[:, at : at + info.size_bytes]).view(np.dtype(info.dtype).newbyteorder("<"))
         at += info.size_bytes
         values = raw.astype(np.float32) if info.dtype == "float32" else np.ldexp(raw.astype(np.float64), info.exponent)
-        outputs[info.name] = values.astype(np.float32).reshape(rows, *info.shape[1:])
+        real = values.astype(np.float32).reshape(rows, *info.shape[1:])
+        outputs[info.name] = real if axes is None else axes.restored(info.name, real)
     return outputs

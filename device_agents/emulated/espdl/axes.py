@@ -66,10 +66,14 @@ class Axes:
         shape = value.shape
         if real.ndim == len(shape) + 1 and shape[:1] == (1,):
             real = real.reshape(real.shape[0], *shape[1:])
+        return self.restored(name, real)
+
+    def restored(self, name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """[samples, ...] as the file has it, in the float model's order of axes; the values stay."""
         order = self.orders.get(name)
-        if order is None or real.ndim != len(order):
-            return real
-        return np.ascontiguousarray(_with_samples(real, tuple(int(axis) for axis in np.argsort(order))))
+        if order is None or array.ndim != len(order):
+            return array
+        return np.ascontiguousarray(_with_samples(array, tuple(int(axis) for axis in np.argsort(order))))
 
 
 def _with_samples(array: npt.NDArray[np.generic], order: tuple[int, ...]) -> npt.NDArray[np.generic]:
