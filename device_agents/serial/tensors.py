@@ -41,6 +41,8 @@ def rows_to_bytes(model: Loaded, samples: Tensors, target: str, axes: Axes | Non
         array = np.asarray(samples[info.name])
         if axes is not None and array.ndim == len(info.shape):
             array = axes.stored(info.name, array)
+        elif array.ndim == len(info.shape) and array.shape[1:] != info.shape[1:]:
+            array = _channels_last(array, info.shape[1:])
         rows = _integers(info, array, half_even=target in HALF_EVEN)
         if count is not None and len(rows) != count:
             raise BadData(f"input {info.name!r} has {len(rows)} samples, the others {count}")
@@ -68,8 +70,6 @@ def described(info: TensorInfo) -> str:
 def _integers(info: TensorInfo, array: Array, *, half_even: bool) -> Array:
     shape = info.shape[1:]
     fits = array.ndim == len(info.shape) and len(array) > 0 and array.dtype.kind in "fiu"
-    if fits and array.shape[1:] != shape and _channels_last(array.shape[1:]) == shape:
-        array = np.moveaxis(array, 1, -1)
     is_float = array.dtype in (np.float32, np.float16)
     if not fits or array.shape[1:] != shape or not (is_float or array.dtype == np.dtype(info.dtype)):
         raise BadData(
@@ -86,8 +86,10 @@ def _integers(info: TensorInfo, array: Array, *, half_even: bool) -> Array:
     return np.clip(rounded, limits.min, limits.max).astype(info.dtype)
 
 
-def _channels_last(shape: Sequence[int]) -> tuple[int, ...]:
-    return (*shape[1:], shape[0]) if len(shape) > 1 else tuple(shape)
+def _channels_last(array: Array, shape: Sequence[int]) -> Array:
+    """[n, C, …] as [n, …, C] where that is the shape wanted."""
+    turned = np.moveaxis(array, 1, -1)
+    return turned if turned.shape[1:] == tuple(shape) else array
 
 
 def outputs_from_bytes(model: Loaded, data: bytes, rows: int, axes: Axes | None = None) -> dict[str, Array]:
