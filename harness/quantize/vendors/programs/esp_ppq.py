@@ -165,6 +165,9 @@ def ranking(job: Job, model: str, calibration: Calibration, folder: str) -> list
 def run(model: str, out: str, calibration: Calibration, options: Options, setting: Any, quant_type: str) -> Any:
     from esp_ppq.api import espdl_quantize_onnx
 
+    # Its default makes one Attention of MatMul, Softmax and MatMul, which the interpreter that accepts and evaluates
+    # artifacts does not have, nor any esp-dl before 3.3.
+    setting.espdl_attention_fusion = False
     return espdl_quantize_onnx(
         onnx_import_file=model,
         espdl_export_file=out,
