@@ -89,11 +89,9 @@ class BoardFiles:
                 self._axes[sha256] = Axes.of(model)
 
     def put(self, data: bytes, kind: Kind, keep: Collection[bytes], deadline: Deadline) -> tuple[int, bool]:
-        """(bytes sent, whether an upload of before was continued); nothing is sent where it is there."""
+        """Sends what is not there. (bytes sent, whether an upload of before was continued)."""
         digest = hashlib.sha256(data).digest()
         self._used[digest] = next(self._clock)
-        if has(self._link, digest, deadline) is not None:
-            return 0, False
         hello = self._link.hello(deadline)
         slot = _unfinished(hello, digest) or choose_slot(hello.slots, len(data), kind, keep, self._used)
         pack = self._pack and bool(hello.caps & Caps.DEFLATE)

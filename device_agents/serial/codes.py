@@ -16,6 +16,8 @@ CANARY_SLOT = 0xFE
 NO_SLOT = 0xFF
 DICTIONARY_BYTES = 32768
 """Window of deflate (RFC 1951, section 2), so the most a dictionary can hold."""
+MAX_WARMUP = 1000
+"""Inferences before the timed ones, in one RUN."""
 SHORTEST_FRAME = 20
 """Bytes of header and CRC; a board tells of damaged pieces of at least this length."""
 BAUD_REVERT_S = 0.5

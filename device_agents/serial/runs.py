@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -66,10 +67,12 @@ class ModelRuns:
             if rows != self._staged:
                 self._stage(rows, deadline)
             return Rows(count, None)
-        self.files.put(rows, Kind.DATA, set(), deadline)
-        import hashlib
-
-        return Rows(count, self.files.slot_of(hashlib.sha256(rows).hexdigest(), deadline))
+        sha256 = hashlib.sha256(rows).hexdigest()
+        slot = self.files.slot_of(sha256, deadline)
+        if slot is None:
+            self.files.put(rows, Kind.DATA, set(), deadline)
+            slot = self.files.slot_of(sha256, deadline)
+        return Rows(count, slot)
 
     def room_for_rows(self) -> int:
         """Rows that fit on the board at once."""

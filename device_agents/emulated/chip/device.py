@@ -15,6 +15,7 @@ from device_agents.emulated.waiting import wait_until
 from device_agents.serial.codes import (
     CANARY_SLOT,
     CHUNK_BYTES,
+    MAX_WARMUP,
     REPLY,
     VERSION,
     WINDOW,
@@ -306,7 +307,7 @@ class Device:
         model = self._loaded()
         rows = self._rows(model, request)
         each = 8 + (sum(info.size_bytes for info in model.outputs) if request.flags & RunFlag.COLLECT else 0)
-        if request.rows == 0 or request.max_count == 0:
+        if request.rows == 0 or request.max_count == 0 or request.warmup > MAX_WARMUP:
             raise Refused(Status.BAD_DATA, "no rows or no inferences are asked for")
         if request.max_count * each > RESULTS_BYTES:
             raise Refused(Status.TOO_LARGE, "more results than there is room for")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import random
+import select
 import termios
 import threading
 import time
@@ -30,9 +31,9 @@ _LONGEST_QUEUE = 64
 class _Direction:
     """Bytes of one direction: read, spoilt, delayed, written."""
 
-    def __init__(self, line: SerialLine, name: str, read: Callable[[], bytes], write: Callable[[bytes], None]) -> None:
+    def __init__(self, line: SerialLine, name: str, source: int, write: Callable[[bytes], None]) -> None:
         self._line = line
-        self._read = read
+        self._from = source
         self._write = write
         self._random = random.Random(f"{line.seed} {name}")
         self._due: queue.Queue[tuple[float, bytes] | None] = queue.Queue(_LONGEST_QUEUE)
@@ -41,19 +42,24 @@ class _Direction:
 
     def _take(self) -> None:
         free = time.monotonic()
+        """When the line has sent all it was given."""
         spec = self._line.spec
         while True:
             try:
-                data = self._read()
-            except OSError:
+                # Bytes that are there already have been on the line since it was free, however late this thread runs.
+                was_idle = not select.select([self._from], [], [], 0)[0]
+                data = os.read(self._from, _PIECE)
+            except (OSError, ValueError):
                 break
             if not data:
                 break
             if spec.paced:
-                free = max(free, time.monotonic()) + len(data) * _BITS_PER_BYTE / self._line.baud()
+                free = (max(free, time.monotonic()) if was_idle else free) + len(
+                    data
+                ) * _BITS_PER_BYTE / self._line.baud()
                 if (left := free - time.monotonic()) > 0:
                     time.sleep(left)
-            self._due.put((time.monotonic() + spec.latency_ms / 1e3, self._spoilt(data)))
+            self._due.put(((free if spec.paced else time.monotonic()) + spec.latency_ms / 1e3, self._spoilt(data)))
         self._due.put(None)
 
     def _give(self) -> None:
@@ -86,7 +92,17 @@ class _Direction:
 class SerialLine:
     """``port`` is what the agent opens. ``board_fd`` is the board's end: a socket, or the pty of another process."""
 
-    def __init__(self, spec: Line, board_fd: int, seed: int = 0, board_baud: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        spec: Line,
+        board_fd: int,
+        seed: int = 0,
+        board_baud: Callable[[], int] | None = None,
+        baud_to: int | None = None,
+    ) -> None:
+        """``baud_to``: the pty of a board that looks at the line's rate itself; it is told of changes."""
+        self._baud_to = baud_to
+        self._told = termios.B115200
         self.spec = spec
         self.seed = seed
         self._board_fd = board_fd
@@ -98,8 +114,8 @@ class SerialLine:
         termios.tcsetattr(self._slave, termios.TCSANOW, attributes)
         self.port = os.ttyname(self._slave)
         master = self._master
-        _Direction(self, "to the board", lambda: os.read(master, _PIECE), self._to_board)
-        _Direction(self, "from the board", lambda: os.read(board_fd, _PIECE), lambda data: _write_all(master, data))
+        _Direction(self, "to the board", master, self._to_board)
+        _Direction(self, "from the board", board_fd, lambda data: _write_all(master, data))
 
     def baud(self) -> int:
         """The rate the agent set."""
@@ -115,6 +131,11 @@ class SerialLine:
         return differs or (self.spec.clean_baud is not None and rate > self.spec.clean_baud)
 
     def _to_board(self, data: bytes) -> None:
+        if self._baud_to is not None and (rate := termios.tcgetattr(self._master)[5]) != self._told:
+            self._told = rate
+            attributes = termios.tcgetattr(self._baud_to)
+            attributes[4] = attributes[5] = rate
+            termios.tcsetattr(self._baud_to, termios.TCSANOW, attributes)
         _write_all(self._board_fd, data)
 
     def unplug(self) -> None:

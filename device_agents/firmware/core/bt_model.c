@@ -154,7 +154,7 @@ static bt_status check_run(bt_core *core, run_request *run) {
         run->data = platform->slots[run->slot].data;
         available = core->slots[run->slot].size;
     }
-    if (run->rows == 0 || run->max_count == 0 ||
+    if (run->rows == 0 || run->max_count == 0 || run->warmup > BT_MAX_WARMUP ||
         ((uint64_t)run->first_row + run->rows) * model->row_bytes > available)
         return bt_fail(core, BT_BAD_DATA, "no rows or no inferences are asked for, or more rows than there are");
     uint64_t each = sizeof(uint64_t) + ((run->flags & BT_RUN_COLLECT) != 0 ? model->output_bytes : 0u);

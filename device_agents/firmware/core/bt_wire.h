@@ -16,6 +16,7 @@
 #define BT_DICTIONARY_BYTES 32768u
 #define BT_BAUD_REVERT_NS 500000000ull
 #define BT_SHA256_BYTES 32u
+#define BT_MAX_WARMUP 1000u
 #define BT_NO_TEMPERATURE (-32768)
 
 enum bt_type {
