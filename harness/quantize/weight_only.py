@@ -1,4 +1,4 @@
-"""Block-wise weights of MatMul and Gemm in 4 or 8 bits, activations in float.
+"""Block-wise weights of MatMul and Gemm (as QDQ also of LSTM, GRU and RNN) in 4 or 8 bits, activations in float.
 
 Two forms: ``QOperator`` makes ONNX Runtime's ``com.microsoft.MatMulNBits``; ``QDQ`` keeps the operator and feeds it
 from a DequantizeLinear with a block size (opset 21). Layouts are those of the operators' specifications
@@ -7,7 +7,7 @@ from a DequantizeLinear with a block size (opset 21). Layouts are those of the o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -29,6 +29,7 @@ from harness.recipes.axes import BITS, SIGNED
 from harness.recipes.recipe import Recipe
 
 MICROSOFT = "com.microsoft"
+RECURRENT = ("LSTM", "GRU", "RNN")
 _BLOCK_OPSET = 21
 _BLOCK_IR_VERSION = 10
 _QDQ_TYPES = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "int8": np.int8, "uint8": np.uint8}
@@ -77,7 +78,8 @@ def quantize_blocks(matrix: npt.NDArray[np.float32], bits: int, block_size: int,
 
 
 def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Collection[str]) -> ModelProto:
-    """The model with the weights of its MatMul and plain Gemm nodes in blocks; ``model`` is consumed."""
+    """The model with the weights of its MatMul and plain Gemm nodes (and recurrent ones) in blocks; ``model`` is
+    consumed."""
     if recipe.format == "QDQ" and opset_of(model) < _BLOCK_OPSET:
         model = onnx.version_converter.convert_version(model, _BLOCK_OPSET)
         model.ir_version = max(model.ir_version, _BLOCK_IR_VERSION)
@@ -86,6 +88,12 @@ def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Coll
         constants = initializers_of(graph)
         nodes: list[NodeProto] = []
         for node in graph.node:
+            if node.op_type in RECURRENT and recipe.format == "QDQ" and node.name not in excluded_nodes:
+                made, tensors = _recurrent_nodes(node, constants, recipe)
+                nodes.extend(made)
+                graph.initializer.extend(tensors)
+                constants |= {tensor.name: tensor for tensor in tensors}
+                continue
             weight = (
                 constants.get(node.input[1]) if is_plain_product(node) and node.name not in excluded_nodes else None
             )
@@ -104,6 +112,26 @@ def quantize_weight_only(model: ModelProto, recipe: Recipe, excluded_nodes: Coll
     if changed and recipe.format == "QOperator" and MICROSOFT not in {o.domain for o in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return model
+
+
+def _recurrent_nodes(
+    node: NodeProto, constants: Mapping[str, TensorProto], recipe: Recipe
+) -> tuple[list[NodeProto], list[TensorProto]]:
+    """The weights of inputs and of the recurrence, [directions, gates x hidden, K], in blocks along K."""
+    reading, made, tensors = _copy(node), [], []
+    for index in (1, 2):
+        weight = constants.get(node.input[index])
+        if weight is None or weight.data_type != TensorProto.FLOAT or len(weight.dims) != 3 or 0 in weight.dims:
+            continue
+        prefix = f"{weight.name}_b{BITS[recipe.weight]}_{recipe.block_size}"
+        directions, rows, width = weight.dims
+        matrix = numpy_helper.to_array(weight).reshape(directions * rows, width).T
+        parts = _codes(matrix, recipe, prefix, (directions, rows))
+        tensors += [tensor for tensor in parts if tensor.name not in constants]
+        output = f"{prefix}_{node.name}_{index}_dequantized"
+        made.append(_dequantize(parts, output, f"{node.name}_{index}_DequantizeLinear", recipe, axis=2))
+        reading.input[index] = output
+    return [*made, reading], tensors
 
 
 def _matrix(node: NodeProto, weight: TensorProto) -> npt.NDArray[np.float32]:
@@ -154,32 +182,40 @@ def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def _qdq_nodes(node: NodeProto, weight: TensorProto, recipe: Recipe) -> tuple[list[NodeProto], list[TensorProto]]:
-    bits, block = BITS[recipe.weight], recipe.block_size or 0
-    symmetric = recipe.weight in SIGNED
-    blocks = quantize_blocks(_matrix(node, weight), bits, block, symmetric)
-    numpy_type = _QDQ_TYPES[recipe.weight]
-    shift = 2 ** (bits - 1) if symmetric else 0
-    columns = blocks.scales.shape[0]
-    codes = (blocks.codes.reshape(columns, -1)[:, : blocks.rows].astype(np.int16) - shift).T
-    zeros = (blocks.zero_points.astype(np.int16) - shift).T
     prefix = _prefix(node, weight, recipe)
-    scales = numpy_helper.from_array(np.ascontiguousarray(blocks.scales.T), f"{prefix}_scales")
-    tensors = [
-        numpy_helper.from_array(np.ascontiguousarray(codes).astype(numpy_type), f"{prefix}_codes"),
-        scales,
-        numpy_helper.from_array(np.ascontiguousarray(zeros).astype(numpy_type), f"{prefix}_zeros"),
-    ]
+    rows = _codes(_matrix(node, weight), recipe, prefix)
+    tensors = [numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(t).T), t.name) for t in rows]
     output = f"{prefix}_{node.name}_dequantized"
-    dequantize = helper.make_node(
-        "DequantizeLinear", [t.name for t in tensors], [output], f"{node.name}_DequantizeLinear",
-        axis=0, block_size=block,
-    )  # fmt: skip
     reading = _copy(node)
     reading.input[1] = output
     for attribute in reading.attribute:
         if attribute.name == "transB":
             attribute.i = 0
-    return [dequantize, reading], tensors
+    return [_dequantize(tensors, output, f"{node.name}_DequantizeLinear", recipe, axis=0), reading], tensors
+
+
+def _codes(
+    matrix: npt.NDArray[np.float32], recipe: Recipe, prefix: str, rows: tuple[int, ...] = (-1,)
+) -> list[TensorProto]:
+    """Integers, scales and zero points of a [K, N] matrix as [N, K] and [N, blocks], N reshaped to ``rows``."""
+    bits = BITS[recipe.weight]
+    symmetric = recipe.weight in SIGNED
+    blocks = quantize_blocks(matrix, bits, recipe.block_size or 0, symmetric)
+    shift = 2 ** (bits - 1) if symmetric else 0
+    columns = blocks.scales.shape[0]
+    codes = blocks.codes.reshape(columns, -1)[:, : blocks.rows].astype(np.int16) - shift
+    zeros = blocks.zero_points.astype(np.int16) - shift
+    kind = _QDQ_TYPES[recipe.weight]
+    arrays = {"codes": codes.astype(kind), "scales": blocks.scales, "zeros": zeros.astype(kind)}
+    return [
+        numpy_helper.from_array(np.ascontiguousarray(values.reshape(*rows, values.shape[1])), f"{prefix}_{end}")
+        for end, values in arrays.items()
+    ]
+
+
+def _dequantize(tensors: list[TensorProto], output: str, name: str, recipe: Recipe, *, axis: int) -> NodeProto:
+    inputs = [tensor.name for tensor in tensors]
+    return helper.make_node("DequantizeLinear", inputs, [output], name, axis=axis, block_size=recipe.block_size)
 
 
 def _copy(node: NodeProto) -> NodeProto:

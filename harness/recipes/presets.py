@@ -63,6 +63,9 @@ def quick_recipes(facts: ModelFacts, mixed: MixedAxis | None = None) -> tuple[Re
         recipes.insert(4, dynamic)
     if facts.suits_block_weights:
         recipes.append(Recipe(scheme="weight_only", weight="int4", block_size=32, format="QOperator"))
+    if facts.op_types.get("GRU") or facts.op_types.get("RNN"):
+        # Nothing else reaches their weights; of LSTM's, dynamic quantization has a form of its own.
+        recipes.append(Recipe(scheme="weight_only", weight="int8", format="QDQ"))
     recipes.append(base.with_changes(calibration=Calibration("mse")))
     recipes.append(dynamic)
     if mixed is not None:

@@ -184,7 +184,10 @@ def test_calibration_method_and_percentile_set_the_scale(conv: Bench) -> None:
     low, high = np.percentile(data, [5, 95])
     assert scales[Calibration("percentile", 90.0)] == pytest.approx((high - low) / 255, rel=0.01)
     assert all(scale <= scales[Calibration("minmax")] for scale in scales.values())
-    assert len(set(scales.values())) >= 4
+    # Under 128 bins of 64 values the search for the least divergence has one candidate.
+    assert data.size < 16_384
+    assert scales[Calibration("entropy")] == scales[Calibration("minmax")]
+    assert len(set(scales.values())) >= 3
 
 
 def test_calibration_samples(conv: Bench) -> None:

@@ -288,6 +288,28 @@ def half_precision_output_listed_twice() -> ModelProto:
     return g.model()
 
 
+# Recurrent networks that have no integer form in ONNX Runtime: their weights have one.
+
+
+def _recurrent(kind: str, gates: int, **attributes: object) -> ModelProto:
+    g = GraphBuilder()
+    x = g.input("x", 7, 2, 4)
+    weights = [g.weight("w", 2, gates * 5, 4, scale=0.4), g.weight("r", 2, gates * 5, 5, scale=0.4)]
+    g.node(kind, [x, *weights], ["y", "last"], hidden_size=5, direction="bidirectional", **attributes)
+    g.output("y", "last")
+    return g.model()
+
+
+@odd(recipes=("block",))
+def gru_alone() -> ModelProto:
+    return _recurrent("GRU", 3, linear_before_reset=1)
+
+
+@odd(recipes=("block",))
+def rnn_alone() -> ModelProto:
+    return _recurrent("RNN", 1)
+
+
 # Order and names.
 
 

@@ -22,6 +22,7 @@ RECIPES = {
     "s8s8": _BASE,
     "u8s8": _BASE.with_changes(activation="uint8"),
     "qop": _BASE.with_changes(activation="uint8", format="QOperator"),
+    "block": Recipe(scheme="weight_only", weight="int8"),
     "s8s4": _BASE.with_changes(weight="int4"),
     "equalized": _BASE.with_changes(equalize=True),
     "float16": Recipe(scheme="float16"),
