@@ -191,6 +191,7 @@ def _pick_details(data: ReportData, board: BoardSection, entry: Entry) -> Markup
         ("Runtime options", json.dumps(board.options, sort_keys=True) if board.options else None),
         ("Placement", _placement(placement)),
         ("Measured", f"phase {result.phase}, verdict {result.verdict}, {_samples(result.latency_ns)}"),
+        ("Accuracy", wording.ACCURACY_FROM[result.accuracy_from] if result.metrics else None),
         ("Notices", "; ".join(trial.notices) if trial and trial.notices else None),
     ]
     name = f"Pick {entry.rank}: recipe and provenance of {wording.trial_name(entry.trial)}"

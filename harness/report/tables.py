@@ -8,7 +8,7 @@ from harness.report import wording
 from harness.report.data import BoardSection, Entry, ReportData
 from harness.report.markup import Child, Markup, el, join
 from harness.report.verdict import pace
-from harness.results import BoardResult, MetricResult
+from harness.results import BoardResult
 from harness.units import format_metric
 
 
@@ -79,7 +79,7 @@ def _top_row(entry: Entry, board: BoardSection, metrics: Sequence[str], units: M
             class_="with-why",
         ),
         *_latency_cells(result, base),
-        *(_metric_cell(result.metrics.get(m), m, units, result.emulated) for m in metrics),
+        *(_metric_cell(result, m, units) for m in metrics),
         _quantity(wording.size(result.artifact.size_bytes), _smaller(result, base), False),
         _quantity(wording.size(result.peak_memory_bytes), None, result.emulated and bool(result.peak_memory_bytes)),
         _load_cell(result),
@@ -121,7 +121,8 @@ def _against(result: BoardResult, base: BoardResult | None) -> Markup:
     return el("td", el("span", value, class_=css), _sub(text), class_="n")
 
 
-def _metric_cell(metric: MetricResult | None, name: str, units: Mapping[str, str], emulated: bool) -> Markup:
+def _metric_cell(result: BoardResult, name: str, units: Mapping[str, str]) -> Markup:
+    metric = result.metrics.get(name)
     if metric is None:
         return _quantity(wording.NONE)
     unit = wording.metric_unit(name, dict(units))
@@ -129,10 +130,13 @@ def _metric_cell(metric: MetricResult | None, name: str, units: Mapping[str, str
     outcome = pill(metric.outcome) if metric.outcome != "none" else None
     return el(
         "td",
-        join(format_metric(metric.value, unit), emulated_mark(emulated)),
+        join(format_metric(metric.value, unit), emulated_mark(result.emulated)),
         _sub(difference) if difference else None,
         _sub(interval) if interval else None,
         _sub(outcome) if outcome else None,
+        _sub(el("abbr", result.accuracy_from, title=wording.ACCURACY_FROM[result.accuracy_from]))
+        if result.accuracy_from != "device"
+        else None,
         class_="n",
     )
 

@@ -87,6 +87,8 @@ def _row(entry: Entry, board: BoardSection, data: ReportData) -> _Row:
         why = f"undecided on {' and '.join(undecided)}; {why}".rstrip("; ")
     if result.verdict != "valid":
         why = f"{result.verdict}: {'; '.join((*result.reasons, why))}".rstrip("; ")
+    if result.accuracy_from != "device" and entry.rank is not None:
+        why = f"{why}; accuracy is {result.accuracy_from}".lstrip("; ")
     half = (latency.ci95[1] - latency.ci95[0]) / 2 / latency.p50 if latency else None
     return _Row(
         trial=wording.trial_name(entry.trial),

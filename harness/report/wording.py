@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from harness.results import MetricResult
 from harness.units import format_bytes, format_difference, format_metric, format_ns, signed, signed_digits
 
+ACCURACY_FROM: Mapping[str, str] = {
+    "device": "every sample was computed on the board",
+    "host-verified": "computed by the interpreter on this host, which the board equals to the bit on some samples",
+}
 NONE = "\N{EM DASH}"
 
 _NAMES = {"top1": "top-1", "top5": "top-5", "snr": "SNR", "cosine": "cosine", "mse": "MSE", "mae": "MAE"}

@@ -13,7 +13,8 @@ from harness.boards.registry import load_registry
 from harness.cli.main import run as boardtune
 from harness.controller.setup import check_for_chips, chips_of, need_backends
 from harness.errors import ConfigError
-from harness.plan import Plan
+from harness.plan import Plan, load_plan
+from harness.quantize.vendors import environments
 from harness.quantize.vendors.environments import find_environment
 from harness.recipes.esp_presets import esp_recipe
 
@@ -105,3 +106,25 @@ def test_a_search_on_two_emulated_chips(tmp_path: Path, capsys: pytest.CaptureFi
         assert (run / f"{trial:04d}" / "model.espdl").is_file()
         assert (run / f"{trial:04d}" / "settings.json").is_file()
     assert {name for _, name in measured} == {"esp32s3-emulated", "esp32p4-emulated"}
+
+
+def test_the_second_demos_plan_fits_its_boards() -> None:
+    plan = load_plan(EXAMPLE / "plan-esp32.yaml", {})
+    assert chips_of(boards(*plan.boards)) == ("esp32s3", "esp32p4")
+    check_for_chips(plan)
+
+
+def test_the_demo_installs_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Up to where the package would be fetched."""
+    monkeypatch.delenv("BOARDTUNE_BACKEND_ESP_PPQ", raising=False)
+    monkeypatch.setenv("BOARDTUNE_DATA_HOME", str(tmp_path))
+    asked: list[str] = []
+
+    def install(name: str, **_: Any) -> None:
+        asked.append(name)
+        raise ConfigError("no network here")
+
+    monkeypatch.setattr(environments, "install", install)
+    assert boardtune(["demo", "esp32", "--run-dir", str(tmp_path / "run")]) == 2
+    assert asked == ["esp_ppq"]
+    assert not (tmp_path / "run").exists()
