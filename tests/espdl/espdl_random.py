@@ -145,7 +145,8 @@ class Builder:
         )
         shape = (*x.shape[:-1], turned.shape[-1])
         out = self.fresh(shape, 2 * x.value.exponent + int(self.random.integers(7, 12)))
-        return self.step("MatMul", [x.value.name, turned.value.name], out, input1_layout="native_kn", activation="Relu")
+        layout = str(self.random.choice(["native_kn", "packed"]))
+        return self.step("MatMul", [x.value.name, turned.value.name], out, input1_layout=layout, activation="Relu")
 
     def arithmetic(self, x: Wire) -> Wire:
         op = str(self.random.choice(["Add", "Sub", "Mul"]))

@@ -260,3 +260,29 @@ def test_device_and_reference_agree_where_exponents_do(path: Path) -> None:
     runs = [Interpreter(model, target_of(path), semantics).run(test_inputs(model)) for semantics in Semantics]
     same = all(np.allclose(runs[0][name], runs[1][name], atol=1e-6) for name in runs[0])
     assert same == ("large" not in path.stem)
+
+
+@pytest.mark.parametrize("target", ["esp32s3", "esp32p4", "esp32"])
+@pytest.mark.parametrize("outer", [5, 16, 35])
+def test_a_right_side_packed_at_run_time_multiplies_like_a_plain_one(target: str, outer: int) -> None:
+    random = np.random.default_rng(outer)
+    a = random.integers(-20, 20, (1, 2, 3, 7)).astype(np.int8)
+    b = random.integers(-20, 20, (1, 2, 7, outer)).astype(np.int8)
+    if target == "esp32":
+        packed = np.stack([matrix.T.reshape(7, outer) for matrix in b[0]])[np.newaxis]
+    else:
+        packed = np.stack([blocked(m.T.reshape(outer, 1, 1, 7), 16)[0].reshape(7, outer) for m in b[0]])[np.newaxis]
+    made = []
+    for layout, right in (("native_kn", b), ("packed", packed)):
+        graph = Graph(
+            [Value("a", (1, 2, 3, 7), -4), Value("b", (1, 2, 7, outer), -4)], [Value("y", (1, 2, 3, outer), -4)],
+            steps=[Step("MatMul", ("a", "b"), ("y",), {"input1_layout": layout})],
+        )  # fmt: skip
+        made.append(Interpreter(read_model(graph.to_bytes()), target).run({"a": a, "b": right})["y"])
+    exact = (
+        np.floor((a.astype(int) @ b.astype(int)) / 16 + 0.5)
+        if target != "esp32p4"
+        else np.rint((a.astype(int) @ b.astype(int)) / 16)
+    )
+    assert np.array_equal(made[0].reshape(exact.shape), np.clip(exact, -128, 127))
+    assert np.array_equal(made[0], made[1])

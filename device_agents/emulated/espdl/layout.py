@@ -53,6 +53,18 @@ def matrices(tensor: Tensor) -> npt.NDArray[np.generic]:
     return np.stack(rows).reshape(*batch, inner, outer) if rows else tensor.values.reshape(tensor.dims)
 
 
+def unpacked(stacked: npt.NDArray[np.generic], lanes: int) -> npt.NDArray[np.generic]:
+    """Matrices (…, C, N) of an activation that nodes before have packed like 1x1 filters, put back in order.
+
+    ``lanes`` is 0 for the C targets, whose filters are plain NHWC: there the bytes are the transposed matrix.
+    """
+    *lead, inner, outer = stacked.shape
+    layout = f"(N/{lanes})WC{lanes}_UNALIGNED" if lanes else "NWC"
+    flat = stacked.reshape(-1, inner * outer)
+    rows = [_unblocked(one, layout, "packed", (outer, 1, 1, inner), 1).reshape(outer, inner).T for one in flat]
+    return np.stack(rows).reshape(*lead, inner, outer) if rows else stacked
+
+
 def _unblocked(
     values: npt.NDArray[np.generic], layout: str, name: str, shape: tuple[int, int, int, int], groups: int
 ) -> npt.NDArray[np.generic]:

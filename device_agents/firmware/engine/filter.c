@@ -194,6 +194,19 @@ void run_filter(engine *e, const node *n)
     }
 }
 
+/* Where an element of the right side lies: plain, or packed like a 1x1 filter by nodes before (see layout.py). */
+static uint32_t in_matrix(const engine *e, const filter_plan *f, const tensor *b, uint32_t k, uint32_t column)
+{
+    uint32_t lanes = value_bits(b) == 8 ? 16 : 8, whole = f->outputs / lanes * lanes;
+    if (f->native) {
+        return k * f->outputs + column;
+    }
+    if (e->target == ENGINE_TARGET_C || column >= whole) {
+        return column * f->inner + k;
+    }
+    return column / lanes * lanes * f->inner + k * lanes + column % lanes;
+}
+
 /* Of two activations; their leading dimensions broadcast. */
 void run_matmul(engine *e, const node *n)
 {
@@ -224,7 +237,7 @@ void run_matmul(engine *e, const node *n)
                 int64_t sum = 0;
                 bool clipped = f->lanes && column < f->whole;
                 for (uint32_t k = 0; k < inner; k++) {
-                    sum += (int64_t)load(left, a->dtype, at_a + row * inner + k) * load(right, b->dtype, at_b + k * columns + column);
+                    sum += (int64_t)load(left, a->dtype, at_a + row * inner + k) * load(right, b->dtype, at_b + in_matrix(e, f, b, k, column));
                     sum = clipped ? lane(sum, f) : sum;
                 }
                 int32_t value = requantize(sum, shift, value_bits(out), half_even(e));

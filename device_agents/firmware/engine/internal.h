@@ -83,7 +83,8 @@ typedef struct {
     int32_t kernel[2], strides[2], pads[4], dilations[2];
     uint32_t batch, in[2], out[2], channels; /* of the input */
     uint32_t outputs, groups, inner;         /* inner: input channels of a group */
-    bool relu, wide, lanes;                  /* wide: 64-bit sums; lanes: some block can saturate */
+    bool relu, wide, lanes; /* wide: 64-bit sums; lanes: some block can saturate */
+    bool native;            /* of two activations: the right one is plain, not packed like a filter */
     int64_t lane_low, lane_high;
     uint32_t whole; /* output channels in whole blocks */
 } filter_plan;

@@ -232,13 +232,9 @@ static bool prepare_products(engine *e, node *n, const tensor *a, const tensor *
     filter_plan *f = &n->u.filter;
     tensor *out = node_output(e, n, 0);
     uint32_t dims[MAX_RANK], rank = a->rank > b->rank ? a->rank : b->rank;
-    bool native;
     n->kind = KIND_MATMUL;
-    if (!attribute_is(e, n, "input1_layout", "native_kn", false, &native)) {
+    if (!attribute_is(e, n, "input1_layout", "native_kn", false, &f->native)) {
         return false;
-    }
-    if (!native) {
-        return node_unsupported(e, n, "a right side packed at run time (input1_layout)");
     }
     if (a->rank < 2 || b->rank < 2 || a->dims[a->rank - 1] != b->dims[b->rank - 2]) {
         return node_bad(e, n, "shapes that do not multiply");

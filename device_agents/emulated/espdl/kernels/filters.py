@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from device_agents.emulated.espdl.arithmetic import Array, half, holder, requantized
 from device_agents.emulated.espdl.kernels.base import Run, Site
 from device_agents.emulated.espdl.kernels.lanes import Lanes
-from device_agents.emulated.espdl.layout import filter_ohwi, matrices
+from device_agents.emulated.espdl.layout import filter_ohwi, matrices, unpacked
 from device_agents.emulated.espdl.model import Tensor
 
 MOST_PATCH_BYTES = 1 << 25
@@ -278,8 +278,9 @@ def matmul(site: Site) -> Run:
     left, right = site.activation(0), site.operand(1)
     if right.constant is not None:
         return _matmul_constant(site, right.constant)
-    if site.node.text("input1_layout", "packed") != "native_kn":
-        raise site.unsupported("a right side packed at run time (input1_layout)")
+    # before ESP-PPQ 1.3 nodes before it packed the right side like a filter, and no attribute said so
+    native = site.node.text("input1_layout", "packed") == "native_kn"
+    lanes = 0 if site.target.family == "c" else 16 if right.bits == 8 else 8
     bits = site.out_bits
     shift = site.out.exponent - left.exponent - right.exponent
     relu = site.node.text("activation") == "Relu"
@@ -293,6 +294,7 @@ def matmul(site: Site) -> Run:
             raise site.malformed(f"shapes {list(a.shape[1:])} and {list(b.shape[1:])} do not multiply")
         rank = max(a.ndim, b.ndim)
         a, b = (x.reshape(x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:]) for x in (a, b))
+        b = b if native else unpacked(b, lanes)
         inner = a.shape[-1]
         site.room(*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         dtype = holder(largest * inner * max(1.0, 2.0**-shift) + half(shift))
