@@ -78,6 +78,11 @@ class LineLog:
         if self.listener is not None:
             self.listener(data)
 
+    def answered(self) -> None:
+        """The board answers: its resets are no loop."""
+        with self._lock:
+            self._boots.clear()
+
     def _count_boots(self) -> None:
         # A banner may come in pieces: only whole ones count, each once.
         begin = max(0, len(self._kept) - (self._total - self._scanned))

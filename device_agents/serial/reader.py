@@ -7,6 +7,7 @@ import threading
 
 from device_agents.contract import LinkError
 
+from .codes import Type
 from .frames import Decoder, Frame
 from .linelog import LineLog
 from .port import Port
@@ -59,6 +60,8 @@ class Reader:
                 continue
             for item in decoder.feed(data):
                 if isinstance(item, Frame):
+                    if item.type != Type.EVENT_READY:
+                        self._log.answered()
                     self._items.put((item, self._log.mark()))
                 else:
                     self._log.append(item)

@@ -61,6 +61,11 @@ def test_a_reset_loop_is_noticed_however_the_banners_come() -> None:
     assert log.loop() is None
     log.append(banner)
     assert log.loop() == "RTCWDT_BROWN_OUT_RESET"
+    log.answered()
+    assert log.loop() is None
+    for _ in range(4):
+        log.append(banner)
+    assert log.loop() is not None
     now[0] += 60.0
     assert log.loop() is None
 
