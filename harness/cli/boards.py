@@ -1,4 +1,4 @@
-"""``boardtune boards``: list, show, check, init, trust, schema, clean.
+"""``boardtune boards``: list, show, check, init, trust, schema, clean, flash, console.
 
 Imports happen inside the commands, so that ``boardtune --help`` does not wait for them.
 """
@@ -240,3 +240,61 @@ def clean(name: str, as_json: bool) -> None:
     for item in removed:
         click.echo(f"removed {item}")
     click.echo(f"{name} is clean" if removed else f"{name} was clean already")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--build", is_flag=True, help="Build the firmware first, with ESP-IDF's idf.py.")
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of an ESP-IDF build of the firmware, made elsewhere.",
+)
+@json_option
+def flash(name: str, build: bool, images: Path | None, as_json: bool) -> None:
+    """Puts boardtune's firmware on a microcontroller, with esptool."""
+    from device_agents.contract import AgentError
+    from harness.boards.clean import unavailable
+    from harness.boards.flash import flash_board
+    from harness.boards.registry import load_registry
+
+    board = load_registry().get(name)
+    try:
+        flashed = flash_board(board, build=build, images=images)
+    except AgentError as error:
+        raise unavailable(error, board) from error
+    if as_json:
+        files = [{"offset": offset, "file": str(image)} for offset, image in flashed.files]
+        print_json({"board": name, "port": flashed.port, "files": files, "commands": flashed.commands})
+        return
+    click.echo(f"flashed {len(flashed.files)} images at {flashed.port}")
+    click.echo(f"next: boardtune boards check {name}")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this long.  [default: until Ctrl-C]")
+@click.option("--reset", is_flag=True, help="Reset the board first, to see it start.")
+@click.option("--frames", is_flag=True, help="Also a line for each frame of the wire protocol.")
+@json_option
+def console(name: str, seconds: float | None, reset: bool, frames: bool, as_json: bool) -> None:
+    """Shows what a microcontroller says on its line: boot log, panics. Sends nothing."""
+    from device_agents.contract import AgentError
+    from device_agents.serial.console import watch
+    from harness.boards.agents import serial_target
+    from harness.boards.clean import unavailable
+    from harness.boards.registry import load_registry
+
+    board = load_registry().get(name)
+    target = serial_target(board)
+    lines = []
+    try:
+        for line in watch(target, seconds, reset=reset, frames=frames):
+            lines.append(line)
+            if not as_json:
+                click.echo(line)
+                lines.clear()
+    except AgentError as error:
+        raise unavailable(error, board) from error
+    if as_json:
+        print_json({"board": name, "lines": lines})
