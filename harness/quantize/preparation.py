@@ -32,7 +32,7 @@ from harness.quantize.passes.constants import constants_to_initializers, fill_bl
 from harness.quantize.passes.gemm import normalise_gemms
 from harness.quantize.passes.names import rename_colliding_nodes, rename_inner_tensors
 from harness.quantize.passes.stay_float import keep_layers_in_float
-from harness.quantize.passes.tidy import tidy
+from harness.quantize.passes.tidy import drop_stale_types, tidy
 from harness.quantize.passes.types import add_runtime_types
 from harness.quantize.passes.unfuse import unfuse
 from harness.quantize.passes.unshare import unshare_initializers
@@ -106,6 +106,7 @@ def prepare(
         # ONNX Runtime would quantize float layers behind a dequantized tensor, the float reference's too.
         keep_layers_in_float(work.model)
     _infer_shapes(work)
+    drop_stale_types(work.model)
     graphs.name_nodes(work.model)
     rename_colliding_nodes(work.model)
     graphs.drop_unused_opsets(work.model)

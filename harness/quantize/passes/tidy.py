@@ -3,9 +3,9 @@ set, one initializer per name, nodes in order. Tools that go by the standard stu
 
 from __future__ import annotations
 
-from onnx import GraphProto, ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
-from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, all_nodes, sort_nodes
+from harness.quantize.graph import DEFAULT_DOMAINS, all_graphs, all_nodes, sort_nodes, tensor_names
 
 
 def tidy(model: ModelProto) -> None:
@@ -17,6 +17,16 @@ def tidy(model: ModelProto) -> None:
     for graph in all_graphs(model.graph):
         _drop_repeated_initializers(graph)
         sort_nodes(graph)
+
+
+def drop_stale_types(model: ModelProto) -> None:
+    """Removes what is recorded of tensors that are no longer there: a rewriter may make up such a name for another."""
+    names = tensor_names(model)
+    for graph in all_graphs(model.graph):
+        kept = [ValueInfoProto.FromString(v.SerializeToString()) for v in graph.value_info if v.name in names]
+        if len(kept) < len(graph.value_info):
+            del graph.value_info[:]
+            graph.value_info.extend(kept)
 
 
 def _merge_opsets(model: ModelProto) -> None:

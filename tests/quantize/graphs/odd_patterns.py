@@ -361,3 +361,10 @@ def branches_with_the_same_names() -> ModelProto:
     g.node("MatMul", ["i", g.weight("w2", 6, 3)], "y")
     g.output("y")
     return g.model()
+
+
+@odd(recipes=("s8s8",))
+def type_of_a_tensor_that_is_gone() -> ModelProto:
+    made = _two_gemms().model()
+    made.graph.value_info.append(helper.make_tensor_value_info("x_QuantizeLinear_Output", TensorProto.FLOAT, [2, 6]))
+    return made
