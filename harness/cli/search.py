@@ -31,7 +31,7 @@ from harness.quantize.shapes import parse_set_dims
 @preprocess_option
 @set_dim_option
 @click.option("--boards", help="Boards to measure on, separated by commas.  [default: local]")
-@click.option("--preset", help="What to search: quick, standard, full, xint8-like.  [default: quick]")
+@click.option("--preset", help="What to search: quick, standard, full, xint8-like, quark-xint8 ….  [default: quick]")
 @click.option(
     "--mixed-precision",
     type=click.Choice(get_args(MixedPrecision)),

@@ -33,7 +33,7 @@ from harness.search.ordering import OrderedProposer
 from harness.search.topk import FILTERS, UserFilter
 
 OPEN_SPACE_TRIALS = 32
-"""Trials where neither the plan nor the preset says how many."""
+"""Least number of trials where neither the plan nor the preset says how many."""
 RESUMABLE = ("plan.trials", "plan.budget", "plan.max_time")
 """Fields of the plan that may change on ``--resume``: more trials or more time."""
 
@@ -85,7 +85,9 @@ def set_up(plan: Plan, folder: Path, resumed: Mapping[str, Any] | None = None) -
     prepared = replace(prepared, notices=(*prepared.notices, *left_out))
     space = space_of(plan, prepared, mixed, chips)
     need_backends(space.seeds)
-    trials = plan.trials or (len(space.enumerated) if space.enumerated is not None else OPEN_SPACE_TRIALS)
+    # All that a preset puts first, as a first stage is worth little in part.
+    listed = len(space.enumerated) if space.enumerated is not None else max(OPEN_SPACE_TRIALS, len(space.seeds))
+    trials = plan.trials or listed
     if plan.top_k > trials:
         raise ConfigError(
             f"--top-k {plan.top_k} is more than the {trials} recipes that preset {plan.preset!r} tries",

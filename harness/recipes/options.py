@@ -8,17 +8,19 @@ mean nothing because what they belong to is off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.errors import ConfigError
 from harness.suggest import did_you_mean
 
-Value = bool | int | float | str | tuple[str, ...]
+Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
+Before = Mapping[str, Value]
+"""Values of the options that stand before one in its table, for what follows from them."""
 Options = tuple[tuple[str, Value], ...]
 """(name, value), sorted by name."""
-Kind = Literal["bool", "int", "float", "str", "names"]
+Kind = Literal["bool", "int", "float", "str", "names", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,25 @@ class Option:
     """One option of a vendor's quantizer."""
 
     kind: Kind
-    default: Value
+    default: Value | Callable[[Before], Value]
     choices: tuple[str, ...] = ()
     """For ``str``; empty means any."""
     low: float = -math.inf
     high: float = math.inf
-    """Both included; for ``int`` and ``float``."""
+    """Both included; for ``int``, ``float`` and ``numbers``."""
     extra: tuple[float, ...] = ()
     """Numbers allowed beside the range, such as -1 for “all”."""
-    when: str = ""
-    """Name of the switch this belongs to; where that is off, the option is left out."""
+    when: str | Callable[[Before], bool] = ""
+    """Name of the switch this belongs to, or whether it matters; where it does not, the option is left out."""
+
+    def belongs(self, before: Before) -> bool:
+        if callable(self.when):
+            return self.when(before)
+        return not self.when or before.get(self.when) is True
+
+    def usual(self, before: Before) -> Value:
+        """The default."""
+        return self.default(before) if callable(self.default) else self.default
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class OptionTable:
     """Of the files it makes."""
     precision: tuple[str, ...] = ()
     """Options that go into the files' names."""
+    check: Callable[[Before], str] | None = None
+    """What is wrong with the options together, in a sentence; empty where nothing is."""
 
     def complete(self, given: Mapping[str, Any]) -> Options:
         """Checked and complete. Raises :class:`ConfigError` naming the option, the value and what is possible."""
@@ -58,9 +71,11 @@ class OptionTable:
         values: dict[str, Value] = {}
         # A switch stands before what belongs to it.
         for name, option in self.options.items():
-            if option.when and values.get(option.when) is not True:
-                continue
-            values[name] = self._checked(name, option, given[name]) if name in given else option.default
+            if option.belongs(values):
+                values[name] = self._checked(name, option, given[name]) if name in given else option.usual(values)
+        problem = self.check(values) if self.check is not None else ""
+        if problem:
+            raise ConfigError(f"the {self.backend} quantizer: {problem}")
         return tuple(sorted(values.items()))
 
     def _checked(self, name: str, option: Option, value: Any) -> Value:
@@ -69,6 +84,11 @@ class OptionTable:
             if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
                 raise ConfigError(f"{where} must be a list of names, not {value!r}")
             return tuple(sorted(set(value)))
+        if option.kind == "numbers":
+            if not isinstance(value, list | tuple) or not value:
+                raise ConfigError(f"{where} must be a list of numbers, not {value!r}")
+            single = Option("float", 0.0, low=option.low, high=option.high, extra=option.extra)
+            return tuple(float(self._checked(name, single, item)) for item in value)  # type: ignore[arg-type]
         # bool is an int to Python, but ``steps: true`` is a mistake.
         kinds: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
         if not isinstance(value, kinds[option.kind]) or (isinstance(value, bool) and option.kind != "bool"):
@@ -88,13 +108,19 @@ class OptionTable:
 
     def changed(self, options: Options) -> list[str]:
         """What differs from the defaults, for a label: ``name`` of a switch that is on, ``name value`` else."""
-        words = []
+        words, values = [], dict(options)
         for name, value in options:
-            if value == self.options[name].default:
+            if value == self.options[name].usual(values):
                 continue
-            shown = ",".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else value
+            shown = _shown(value)
             words.append(f"{'' if value else 'no '}{name}" if isinstance(value, bool) else f"{name} {shown}")
         return words
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _range(option: Option) -> str:

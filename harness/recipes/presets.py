@@ -14,6 +14,7 @@ from harness.recipes.axes import ALIGNABLE, ActivationType, CalibrationMethod, W
 from harness.recipes.esp_presets import ESP_PRESETS, esp_preset
 from harness.recipes.facts import ModelFacts
 from harness.recipes.mixed import MixedAxis
+from harness.recipes.quark_presets import QUARK_PRESETS
 from harness.recipes.recipe import FLOAT32, Calibration, Recipe
 from harness.recipes.space import ParameterSource, Space, grid, listed_space
 from harness.suggest import near_hint
@@ -303,11 +304,17 @@ def preset(name: str, facts: ModelFacts, mixed: MixedAxis | None = None, *, esp_
     ESP-PPQ's recipes. Raises ConfigError for an unknown name."""
     if esp_targets:
         return esp_preset(name, esp_targets)
+    if name in QUARK_PRESETS:
+        if mixed is not None:
+            hint = "leave --mixed-precision out; Quark's recipes have specific_layer_config and auto_mixprecision"
+            raise ConfigError(f"preset {name!r} has no mixed-precision axis of ours", hint=hint)
+        return QUARK_PRESETS[name]()
     if name not in PRESETS:
         if name in ESP_PRESETS:
             hint = f"take one of {', '.join(PRESETS)}, or name such boards only"
             raise ConfigError(f"preset {name!r} is for boards that run .espdl models", hint=hint)
-        known = f"known presets: {', '.join(PRESETS)}"
-        guess = near_hint(name, PRESETS)
+        everywhere = (*PRESETS, *QUARK_PRESETS)
+        known = f"known presets: {', '.join(everywhere)}"
+        guess = near_hint(name, everywhere)
         raise ConfigError(f"unknown preset {name!r}", hint=f"{guess} ({known})" if guess else known)
     return PRESETS[name](facts, mixed)

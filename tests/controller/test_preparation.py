@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,21 @@ class TestSetup:
         assert quick.trials == len(quick.space.enumerated)
         opened = set_up(made_up.tiny_plan(tmp_path / "data", trials=None, preset="full"), tmp_path / "work")
         assert opened.trials == OPEN_SPACE_TRIALS
+
+    def test_a_preset_is_tried_as_far_as_what_it_puts_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("BOARDTUNE_BACKEND_QUARK", sys.executable)
+        made = set_up(made_up.tiny_plan(tmp_path / "data", trials=None, preset="quark-advanced"), tmp_path / "work")
+        assert made.trials == 37, "36 calibrations after float"
+
+    def test_a_quantizer_that_is_not_installed_is_told_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("BOARDTUNE_BACKEND_QUARK", raising=False)
+        monkeypatch.setenv("BOARDTUNE_DATA_HOME", str(tmp_path))
+        with pytest.raises(ConfigError, match=r"quark backend .* is not installed\n  boardtune backends install quark"):
+            set_up(made_up.tiny_plan(tmp_path / "data", preset="quark-xint8"), tmp_path / "work")
 
     def test_a_run_is_of_its_content_not_of_its_paths(self, tmp_path: Path) -> None:
         one = header_of(set_up(made_up.tiny_plan(tmp_path / "data"), tmp_path / "work"))

@@ -64,6 +64,16 @@ VENDORS: Mapping[str, Vendor] = {
             (3, 13),
             "esp-ppq",
         ),
+        Vendor(
+            "quark",
+            "AMD's Quark, for Ryzen AI and other boards that run ONNX models",
+            # Its own pins (https://pypi.org/pypi/amd-quark/0.13/json), ONNX Runtime's from its extra ``cli``. It needs
+            # torch without naming it, and a C++ compiler: it builds its operators when first imported.
+            ("amd-quark==0.13", "onnx>=1.21,<=1.22.0", "onnxruntime>=1.22.2,<=1.28.0", "torch==2.13.0"),
+            (3, 11),
+            (3, 14),
+            "amd-quark",
+        ),
     )
 }
 
