@@ -2,7 +2,8 @@
 
 ONNX Runtime quantizes and dequantizes what is moved once more, with the same scale, to move integers. Where it also
 turns signed integers into unsigned ones (x86 processors without VNNI), it forgets the type that QuantizeLinear states
-from opset 21 on, and the model does not load. Written by ourselves beforehand, the pair states none.
+from opset 21 on, and the model does not load. Where control flow reads what is moved, it dies. Written by ourselves
+beforehand, the pair states no type, and nothing is left to be moved.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ _MOVED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsq
 """What ONNX Runtime 1.32 takes conversions through (``qdq_propagation.cc``)."""
 
 
-def requantize_moved(model: ModelProto) -> None:
-    """Puts conversions with the input's scale behind operators that move a dequantized tensor, in place. Values stay
-    the same: they are on the scale's grid already."""
+def requantize_moved(model: ModelProto, *, only_captured: bool = False) -> None:
+    """Puts conversions with the input's scale behind operators that move a dequantized tensor, in place; if
+    ``only_captured``, in models only whose control flow reads what is outside. Values stay the same: they are on the
+    scale's grid already.
+    """
     graph = model.graph
     constants = initializers_of(graph)
     writers = {name: node for node in graph.node for name in node.output}
-    outside = {value.name for value in graph.output} | captured_names(graph)
+    captured = captured_names(graph)
+    if only_captured and not captured:
+        return
+    outside = {value.name for value in graph.output} | captured
     taken = tensor_names(model)
     kept: list[NodeProto] = []
     for node in graph.node:
@@ -37,8 +43,8 @@ def requantize_moved(model: ModelProto) -> None:
         source = writers.get(node.input[0]) if node.op_type in _MOVED else None
         if source is None or source.op_type != DEQUANTIZE or source.input[0] in constants or len(source.input) < 3:
             continue
-        scale = constants.get(source.input[1])
         name = node.output[0]
+        scale = constants.get(source.input[1])
         readers = [reader for reader in graph.node if name in reader.input]
         if scale is None or scale.dims or (name not in outside and all(r.op_type == QUANTIZE for r in readers)):
             continue

@@ -368,3 +368,22 @@ def type_of_a_tensor_that_is_gone() -> ModelProto:
     made = _two_gemms().model()
     made.graph.value_info.append(helper.make_tensor_value_info("x_QuantizeLinear_Output", TensorProto.FLOAT, [2, 6]))
     return made
+
+
+@odd(recipes=("u8s8",))
+def pooled_and_reshaped_for_a_branch() -> ModelProto:
+    """ONNX Runtime dies moving a conversion behind an operator whose result control flow reads."""
+    g = GraphBuilder()
+    x = g.input("x", 1, 4, 8, 8)
+    p = g.node("MaxPool", [x], "p", kernel_shape=[2, 2])
+    f = g.node("Reshape", [p, g.constant("shape", [4, 49], np.int64)], "f")
+    less = g.node("Less", [g.node("ReduceSum", [x], "t", keepdims=0), g.constant("zero", np.float32(0))], "c")
+    branches = []
+    for end in "ab":
+        b = GraphBuilder(seed=ord(end))
+        b.node("MatMul", [f, b.weight(f"w{end}", 49, 4)], f"o{end}")
+        branches.append(b.subgraph(end, [f"o{end}"]))
+    g.node("If", [less], "y", then_branch=branches[0], else_branch=branches[1])
+    g.node("Conv", [x, g.weight("w", 4, 4, 1, 1)], "z")
+    g.output("y", "z")
+    return g.model()
