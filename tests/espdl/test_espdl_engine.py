@@ -63,6 +63,29 @@ def _compare(engine: Engine, data: bytes, target: str, semantics: Semantics, see
     assert engine.run(data, model, target, semantics.value, list(samples)) == bytes_, f"seed {seed}"
 
 
+@pytest.mark.parametrize("semantics", ["device", "reference"])
+@pytest.mark.parametrize("exponents", [(-127, 127), (127, -127), (0, 54), (60, 0)])
+def test_exponents_far_apart_are_refused_or_run_but_overflow_nothing(
+    engine: Engine, exponents: tuple[int, int], semantics: str
+) -> None:
+    first, second = exponents
+    shape, most = (1, 4, 4, 2), np.asarray([-32768, 32767] * 16, np.int16)
+    window = {"kernel_shape": (2, 2)}
+    steps = {
+        "RequantizeLinear": {}, "Clip": {}, "Relu": {}, "MaxPool": window, "AveragePool": window, "GlobalAveragePool": {},
+        "Concat": {"axis": 1}, "Sigmoid": {}, "Softmax": {},
+    }  # fmt: skip
+    for op, attributes in steps.items():
+        graph = Graph(
+            [Value("x", shape, first, 5)], [Value("y", shape, second, 5)], steps=[Step(op, ("x",), ("y",), attributes)],
+            tests_in=[Constant("x", most, shape, (first,))], tests_out=[Constant("nothing", most, shape)],
+        )  # fmt: skip
+        try:
+            engine.self_test(graph.to_bytes(), "esp32p4", semantics)
+        except Refused as error:
+            assert error.status == "unsupported operator", op
+
+
 def test_a_wrong_test_value_is_named(engine: Engine) -> None:
     graph = Graph(
         [Value("x", (1, 4), -4)], [Value("y", (1, 4), -3)], steps=[Step("RequantizeLinear", ("x",), ("y",))],

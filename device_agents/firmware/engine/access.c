@@ -132,30 +132,6 @@ bool attribute_integers(engine *e, const node *n, const char *name, uint32_t mos
 
 /* ---- values ---- */
 
-const uint8_t *constant_bytes(const engine *e, const tensor *t) { return e->model.bytes + t->data; }
-
-uint8_t *activation_bytes(const engine *e, const tensor *t) { return e->activations + t->data; }
-
-const uint8_t *tensor_bytes(const engine *e, const tensor *t) { return t->constant ? constant_bytes(e, t) : activation_bytes(e, t); }
-
-int32_t load(const uint8_t *bytes, uint8_t dtype, uint32_t index)
-{
-    if (dtype == ENGINE_INT8) {
-        return (int8_t)bytes[index];
-    }
-    return (int16_t)read_u16(bytes + 2 * (size_t)index);
-}
-
-void store(uint8_t *bytes, uint8_t dtype, uint32_t index, int32_t value)
-{
-    if (dtype == ENGINE_INT8) {
-        bytes[index] = (uint8_t)value;
-    } else {
-        bytes[2 * (size_t)index] = (uint8_t)value;
-        bytes[2 * (size_t)index + 1] = (uint8_t)((uint32_t)value >> 8);
-    }
-}
-
 float load_float(const uint8_t *bytes, uint32_t index) { return read_f32(bytes + 4 * (size_t)index); }
 
 void store_float(uint8_t *bytes, uint32_t index, float value)

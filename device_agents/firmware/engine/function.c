@@ -129,7 +129,7 @@ bool prepare_function(engine *e, node *n, bool *known)
     if (lut != NULL && (bits == 8 || e->semantics == ENGINE_DEVICE || which == 0)) {
         right = prepare_table(e, n, lut, bits, out);
     } else if (which == 1 || which == 2) {
-        right = prepare_clip(e, n, which == 1);
+        right = prepare_clip(e, n, which == 1) && (n->u.function.low || n->u.function.high || check_scale(e, n, x, out));
     } else if (which == 3) {
         right = prepare_prelu(e, n, x);
     } else {

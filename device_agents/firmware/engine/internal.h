@@ -137,18 +137,39 @@ struct engine {
 bool half_even(const engine *e);
 const tensor *node_input(const engine *e, const node *n, uint32_t index); /* NULL when left out */
 tensor *node_output(const engine *e, const node *n, uint32_t index);
-const uint8_t *constant_bytes(const engine *e, const tensor *t);
-uint8_t *activation_bytes(const engine *e, const tensor *t);
-const uint8_t *tensor_bytes(const engine *e, const tensor *t);
 uint32_t dtype_bytes(uint8_t dtype);                       /* 0: not a type of numbers */
 uint32_t value_bits(const tensor *t);                      /* 8, 16; 0 for float, NONE for others */
 int64_t constant_integer(const engine *e, const tensor *t, uint32_t index);
 double constant_real(const engine *e, const tensor *t, uint32_t index);
 int32_t exponent_at(const engine *e, const tensor *t, uint32_t index);
-int32_t load(const uint8_t *bytes, uint8_t dtype, uint32_t index); /* int8 or int16 */
-void store(uint8_t *bytes, uint8_t dtype, uint32_t index, int32_t value);
 float load_float(const uint8_t *bytes, uint32_t index);
 void store_float(uint8_t *bytes, uint32_t index, float value);
+
+/* In every inner loop, so here. */
+static inline const uint8_t *constant_bytes(const engine *e, const tensor *t) { return e->model.bytes + t->data; }
+
+static inline uint8_t *activation_bytes(const engine *e, const tensor *t) { return e->activations + t->data; }
+
+static inline const uint8_t *tensor_bytes(const engine *e, const tensor *t) { return t->constant ? constant_bytes(e, t) : activation_bytes(e, t); }
+
+/* An int8 or int16. */
+static inline int32_t load(const uint8_t *bytes, uint8_t dtype, uint32_t index)
+{
+    if (dtype == ENGINE_INT8) {
+        return (int8_t)bytes[index];
+    }
+    return (int16_t)read_u16(bytes + 2 * (size_t)index);
+}
+
+static inline void store(uint8_t *bytes, uint8_t dtype, uint32_t index, int32_t value)
+{
+    if (dtype == ENGINE_INT8) {
+        bytes[index] = (uint8_t)value;
+    } else {
+        bytes[2 * (size_t)index] = (uint8_t)value;
+        bytes[2 * (size_t)index + 1] = (uint8_t)((uint32_t)value >> 8);
+    }
+}
 
 bool attribute_integer(engine *e, const node *n, const char *name, int64_t *value); /* unchanged when missing */
 bool attribute_float(engine *e, const node *n, const char *name, double *value, bool *found);
@@ -178,6 +199,7 @@ bool window_of(engine *e, const node *n, filter_plan *f, bool flat);
 bool check_exact(const engine *e, const node *n, double bound, int32_t lowest_shift, int32_t highest_shift);
 bool integers_only(const engine *e, const node *n, const tensor *t);
 bool check_shift(const engine *e, const node *n, int64_t shift);
+bool check_scale(const engine *e, const node *n, const tensor *from, const tensor *to); /* from one exponent to another */
 bool node_axis(const engine *e, const node *n, int64_t axis, uint32_t rank, uint32_t *out);
 
 taps taps_of(const filter_plan *f, uint32_t oy, uint32_t ox);

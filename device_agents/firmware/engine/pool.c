@@ -11,7 +11,7 @@ static bool integer_pair(engine *e, const node *n)
     if ((in != 8 && in != 16) || (out != 8 && out != 16)) {
         return node_unsupported(e, n, "float input or output");
     }
-    return check_shift(e, n, (int64_t)node_output(e, n, 0)->exponent - x->exponent);
+    return check_scale(e, n, x, node_output(e, n, 0));
 }
 
 static bool prepare_window(engine *e, node *n, bool average)

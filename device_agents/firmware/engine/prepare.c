@@ -45,6 +45,12 @@ bool check_exact(const engine *e, const node *n, double bound, int32_t lowest_sh
     return all <= pow2(EXACT_BITS) || node_unsupported(e, n, "sums that may pass 2^53");
 }
 
+bool check_scale(const engine *e, const node *n, const tensor *from, const tensor *to)
+{
+    int32_t shift = to->exponent - from->exponent;
+    return check_shift(e, n, shift) && check_exact(e, n, pow2((int32_t)value_bits(from) - 1), shift, shift);
+}
+
 bool integers_only(const engine *e, const node *n, const tensor *t)
 {
     uint32_t bits = value_bits(t);
@@ -108,8 +114,7 @@ static bool prepare_scale(engine *e, node *n)
         return node_unsupported(e, n, "from or to what it is not made for");
     }
     n->kind = from_float ? KIND_QUANTIZE : to_float ? KIND_DEQUANTIZE : KIND_RESCALE;
-    if (!from_float && !to_float && (!check_shift(e, n, (int64_t)out->exponent - x->exponent) ||
-                                     !check_exact(e, n, pow2((int32_t)value_bits(x) - 1), out->exponent - x->exponent, out->exponent - x->exponent))) {
+    if (!from_float && !to_float && !check_scale(e, n, x, out)) {
         return false;
     }
     return set_shape(e, n, out, x->dims, x->rank);

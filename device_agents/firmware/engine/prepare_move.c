@@ -27,7 +27,7 @@ static bool movable(const engine *e, const node *n, const tensor *from, const te
     if (in == NONE || out == NONE || (in == 0) != (out == 0)) {
         return node_unsupported(e, n, "types that differ");
     }
-    return in == 0 || check_shift(e, n, (int64_t)to->exponent - from->exponent);
+    return in == 0 || e->semantics == ENGINE_DEVICE || check_scale(e, n, from, to);
 }
 
 static bool as_shape(engine *e, node *n, const tensor *x, const uint32_t *dims, uint32_t rank)
