@@ -1,0 +1,4 @@
+#pragma once
+#define CONFIG_IDF_TARGET "esp32s3"
+#define CONFIG_ESP_DEFAULT_CPU_FREQ_MHZ 240
+#define CONFIG_BOARDTUNE_BUILD "stubs"
