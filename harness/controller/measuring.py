@@ -14,6 +14,7 @@ from harness.boards.host_lock import host_lock
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.board_session import BoardSession
+from harness.controller.deployable import deployable, fits
 from harness.controller.evaluation import EvaluationPart, sha256_file
 from harness.controller.policy import MeasurementPolicy
 from harness.controller.preparation import accuracy_bounds, read_preprocess, run_on_host
@@ -22,13 +23,8 @@ from harness.data.dataset import Dataset
 from harness.data.metrics import resolve_metrics
 from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset, random_dataset
-from harness.errors import BoardtuneError, ConfigError, ModelError
+from harness.errors import BoardtuneError, ConfigError
 from harness.plan import Effort, Postprocess
-from harness.quantize.contract import Cause, ModelRefused
-from harness.quantize.identity import identity
-from harness.quantize.model_file import load_model, refuse_two_files, save_model
-from harness.quantize.prepare import check_loads
-from harness.quantize.shapes import fix_dims, model_inputs, tensor_outputs, tensor_specs
 from harness.results import ArtifactInfo, BoardResult
 from harness.scratch import scratch_folder
 from harness.search.constraints import Constraints
@@ -89,24 +85,24 @@ def measure(
     registry = load_registry()
     boards = [registry.get(name) for name in dict.fromkeys(job.boards)]
     with scratch_folder() as folder:
-        model, inputs, outputs, notices = _deployable(job, folder)
+        ready = deployable(job.model, folder, job.set_dim or {}, job.batch)
+        notices = list(ready.notices)
         preprocess = read_preprocess(job.preprocess)
-        dataset, told = _samples(job, inputs, preprocess)
+        dataset, told = _samples(job, ready.inputs, preprocess)
         notices += told
-        part, scoring = _evaluation(job, dataset, outputs, folder, raw=job.pipeline)
-        pipeline = _pipeline(job, preprocess, inputs, dataset)
-        info = ArtifactInfo(sha256_file(model), identity(model), model.stat().st_size)
+        part, scoring = _evaluation(job, dataset, ready.outputs, folder, raw=job.pipeline)
+        pipeline = _pipeline(job, preprocess, ready.inputs, dataset)
+        info = ArtifactInfo(sha256_file(ready.path), ready.identity, ready.path.stat().st_size)
         policy = MeasurementPolicy(job.seed, job.effort, {board.name: board.noise for board in boards})
-        unloadable = _unloadable(job.model)
-        if unloadable is not None:
-            notices.append(f"{unloadable.message}; a board with another runtime may still load it")
+        if ready.unloadable is not None:
+            notices.append(f"{ready.unloadable.message}; a board with another runtime may still load it")
         for notice in notices:
             tell(notice)
         outcomes: dict[str, MeasureOutcome] = {}
         failures: dict[str, Exception] = {}
         for board in boards:
             request = MeasureRequest(
-                model=model,
+                model=ready.path,
                 artifact=info,
                 settings=policy.final(0, board.name),
                 part=part,
@@ -116,9 +112,10 @@ def measure(
                 pipeline=pipeline,
             )
             try:
+                fits(ready, board)
                 outcomes[board.name] = _measured(board, request, agent_factory)
             except ModelRejected as error:
-                failures[board.name] = unloadable or error
+                failures[board.name] = ready.unloadable or error
             except Exception as error:
                 if not isinstance(error, AgentError | BoardtuneError):
                     log.info("measuring on %s", board.name, exc_info=True)
@@ -139,37 +136,6 @@ def _measured(board: Board, request: MeasureRequest, agent_factory: Callable[[Bo
         return session.measure(request)
     finally:
         session.close()
-
-
-def _unloadable(model: Path) -> ModelError | None:
-    """Why this host cannot load the model, which its runtime says better than most boards; raises the other errors."""
-    try:
-        with host_lock().work():
-            check_loads(model)
-    except ModelRefused as error:
-        if error.cause != Cause.DOES_NOT_LOAD:
-            raise
-        return error
-    return None
-
-
-def _deployable(
-    job: MeasureJob, folder: Path
-) -> tuple[Path, tuple[TensorSpec, ...], tuple[TensorSpec, ...], list[str]]:
-    """The file to send: the user's own, unless dimensions are fixed or its tensors lie beside it."""
-    refuse_two_files(job.model, "a board")
-    model = load_model(job.model)
-    before = model.SerializeToString(deterministic=True)
-    notices = list(fix_dims(model, dict(job.set_dim or {}), job.model, job.batch))
-    path = job.model
-    external = job.model.stat().st_size < len(before) // 2
-    if external or before != model.SerializeToString(deterministic=True):
-        path = folder / "model.onnx"
-        save_model(model, path)
-    inputs = tensor_specs(model_inputs(model))
-    if not inputs:
-        raise ConfigError("the model has no inputs: there is nothing to time", where=job.model)
-    return path, inputs, tensor_specs(tensor_outputs(model)), notices
 
 
 def _samples(job: MeasureJob, inputs: Sequence[TensorSpec], preprocess: Preprocess | None) -> tuple[Dataset, list[str]]:

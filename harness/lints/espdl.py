@@ -20,9 +20,11 @@ from device_agents.emulated.espdl.kernels.pools import averaged
 from device_agents.emulated.espdl.kernels.registry import ACTIVATIONS, OPERATORS
 from device_agents.emulated.espdl.memory import activation_bytes, activation_shapes, parameter_bytes
 from device_agents.emulated.espdl.model import Model, Node, Tensor
-from device_agents.emulated.espdl.target import Target, target_named
+from device_agents.emulated.espdl.target import TARGETS, Target, target_named
 from harness.audit.finding import Change, Finding, by_severity
 
+TARGET_METADATA = "boardtune.target"
+"""Metadata entry of files that boardtune made: the chip, as ESP-PPQ calls it."""
 MOVING = frozenset(
     {
         "Concat",
@@ -112,9 +114,40 @@ def lint(model: Model, target: str, memory: BoardMemory | None = None) -> tuple[
     for node in model.nodes:
         for check in (_unsupported, _unequal, _moved, _lanes, _negative, _float_fallback, _table, _average):
             found.extend(check(looked, node))
+    found.extend(_other_target(looked, target))
     if memory is not None:
         found.extend(_memory(looked, memory))
     return by_severity(found)
+
+
+def _other_target(looked: _Looked, target: str) -> Iterator[Finding]:
+    """A file says its target only in boardtune's own metadata; else the form of its filters does, as ESP-PPQ 1.3 writes
+    them: blocks of channels for the S3 and P4, a scale for each channel for the P4 and S31."""
+    said = looked.model.metadata.get(TARGET_METADATA, "")
+    family = looked.target.family
+    reasons = []
+    if said in TARGETS:
+        if TARGETS[said].family != family:
+            reasons.append(f"it was made for {said}")
+    else:
+        filters = [t for t in looked.model.constants.values() if t.layout not in ("", "UNK")]
+        channelwise = [t.name for t in filters if len(set(t.exponents)) > 1]
+        blocked = [t.name for t in filters if t.layout.startswith("(N/")]
+        if channelwise and family != "p4":
+            reasons.append(f"filter {channelwise[0]!r} has a scale for each channel")
+        if blocked and family == "c":
+            reasons.append(f"filter {blocked[0]!r} is stored in blocks of channels")
+        if filters and not blocked and family != "c":
+            reasons.append("its filters are not stored in blocks of channels")
+    for reason in reasons:
+        yield Finding(
+            "other-target",
+            "error",
+            f"The model is not for an {target}: {reason}.",
+            (),
+            {"target": target},
+            f"Quantize it for {target}.",
+        )
 
 
 def _unsupported(looked: _Looked, node: Node) -> Iterator[Finding]:

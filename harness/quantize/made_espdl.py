@@ -25,6 +25,16 @@ _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "RequantizeLinear
 _INTEGERS = frozenset(key for key, dtype in DTYPES.items() if dtype.kind in "iu" and dtype.itemsize <= 2)
 
 
+def read_espdl(path: Path) -> Model:
+    """Raises :class:`ModelError` where the file cannot be read."""
+    try:
+        return read_model(path)
+    except OSError as error:
+        raise ModelError(f"cannot read the model: {error.strerror or error}", where=path) from None
+    except AgentError as error:
+        raise ModelError(error.message, hint=error.hint, where=path) from error
+
+
 class MadeEspdl:
     """See :class:`harness.quantize.made.Made`."""
 
@@ -32,10 +42,7 @@ class MadeEspdl:
         """Raises :class:`ModelError` where the file cannot be read."""
         self._path = path
         self._target = target
-        try:
-            self.model: Model = read_model(path)
-        except AgentError as error:
-            raise ModelError(error.message, hint=error.hint, where=path) from error
+        self.model: Model = read_espdl(path)
 
     @property
     def operators(self) -> int:

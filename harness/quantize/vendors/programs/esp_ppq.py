@@ -184,20 +184,20 @@ def run(model: str, out: str, calibration: Calibration, options: Options, settin
         export_config=False,
         export_test_values=False,
         verbose=0,
-        metadata_props=Layouts(model),
+        metadata_props=Metadata(model, options["target"]),
     )
 
 
-class Layouts(dict[str, str]):
-    """What the file says of its own axes: ``boardtune.axes`` maps inputs and outputs to the order of the ONNX tensor's
-    axes in which the file has them, where it is another.
+class Metadata(dict[str, str]):
+    """What the file says of itself: ``boardtune.target``; and ``boardtune.axes``, which maps inputs and outputs to the
+    order of the ONNX tensor's axes in which the file has them, where it is another.
 
     The exporter turns images to NHWC and writes it nowhere. It knows the order only when it asks for these entries,
     which is why they are made then.
     """
 
-    def __init__(self, model: str) -> None:
-        super().__init__({"boardtune.axes": ""})
+    def __init__(self, model: str, target: str) -> None:
+        super().__init__({"boardtune.target": target, "boardtune.axes": ""})
         self._model = model
 
     def items(self) -> Any:
@@ -209,7 +209,10 @@ class Layouts(dict[str, str]):
         orders = {value.name: known.get_var_permute(value.name) for value in (*graph.input, *graph.output)}
         turned = {name: [int(axis) for axis in order] for name, order in orders.items() if order}
         kept = {name: order for name, order in turned.items() if order != sorted(order)}
-        return {"boardtune.axes": json.dumps(kept, sort_keys=True)}.items()
+        return {
+            "boardtune.target": self["boardtune.target"],
+            "boardtune.axes": json.dumps(kept, sort_keys=True),
+        }.items()
 
 
 def make_setting(options: Options, ranked: list[str], model: str) -> Any:
