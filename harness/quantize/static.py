@@ -118,8 +118,8 @@ def quantize_static(
     quantized: ModelProto = rewriter.model.model
     if recipe.format == "QDQ":
         keep_layers_in_float(quantized)
-        states_type = opset_of(quantized) >= _NATIVE_NARROW_AND_WIDE_OPSET and recipe.activation == "int8"
-        requantize_moved(quantized, only_captured=not states_type)
+    states_type = opset_of(quantized) >= _NATIVE_NARROW_AND_WIDE_OPSET and recipe.activation == "int8"
+    requantize_moved(quantized, only_captured=not states_type)
     if before:
         drop_repeated_conversions(quantized)
     put_back(quantized, aside)

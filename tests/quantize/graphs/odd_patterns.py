@@ -387,3 +387,22 @@ def pooled_and_reshaped_for_a_branch() -> ModelProto:
     g.node("Conv", [x, g.weight("w", 4, 4, 1, 1)], "z")
     g.output("y", "z")
     return g.model()
+
+
+@odd(recipes=("qop",))
+def sliced_for_a_branch() -> ModelProto:
+    """The same of an operator that QOperator has no form of."""
+    g = GraphBuilder()
+    x = g.input("x", 1, 4, 8, 8)
+    c = g.node("Conv", [x, g.weight("w", 4, 4, 1, 1)], "c")
+    cut = [g.constant(name, [value], np.int64) for name, value in (("from", 1), ("to", 7), ("along", 2))]
+    s = g.node("Slice", [c, *cut], "s")
+    less = g.node("Less", [g.node("ReduceSum", [x], "t", keepdims=0), g.constant("zero", np.float32(0))], "l")
+    branches = []
+    for end, kind in (("a", "Relu"), ("b", "Neg")):
+        b = GraphBuilder()
+        b.node(kind, [s], f"o{end}")
+        branches.append(b.subgraph(end, [f"o{end}"]))
+    g.node("If", [less], "y", then_branch=branches[0], else_branch=branches[1])
+    g.output("y")
+    return g.model()
