@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from device_agents.contract import AgentError
 from device_agents.emulated.espdl.arithmetic import limits, rounded
 from device_agents.emulated.espdl.errors import EspdlError, UnsupportedNode
 from device_agents.emulated.espdl.kernels.base import BITS
@@ -20,8 +22,11 @@ from device_agents.emulated.espdl.kernels.pools import averaged
 from device_agents.emulated.espdl.kernels.registry import ACTIVATIONS, OPERATORS
 from device_agents.emulated.espdl.memory import activation_bytes, activation_shapes, parameter_bytes
 from device_agents.emulated.espdl.model import Model, Node, Tensor
+from device_agents.emulated.espdl.reader import read_model
 from device_agents.emulated.espdl.target import TARGETS, Target, target_named
 from harness.audit.finding import Change, Finding, by_severity
+from harness.errors import ConfigError, ModelError
+from harness.suggest import did_you_mean
 
 TARGET_METADATA = "boardtune.target"
 """Metadata entry of files that boardtune made: the chip, as ESP-PPQ calls it."""
@@ -121,8 +126,8 @@ def lint(model: Model, target: str, memory: BoardMemory | None = None) -> tuple[
 
 
 def _other_target(looked: _Looked, target: str) -> Iterator[Finding]:
-    """A file says its target only in boardtune's own metadata; else the form of its filters does, as ESP-PPQ 1.3 writes
-    them: blocks of channels for the S3 and P4, a scale for each channel for the P4 and S31."""
+    """A file says its target only in boardtune's own metadata; else the form of its filters does, as ESP-PPQ 1.3
+    writes them: blocks of channels for the S3 and P4, a scale for each channel for the P4 and S31."""
     said = looked.model.metadata.get(TARGET_METADATA, "")
     family = looked.target.family
     reasons = []
@@ -148,6 +153,17 @@ def _other_target(looked: _Looked, target: str) -> Iterator[Finding]:
             {"target": target},
             f"Quantize it for {target}.",
         )
+
+
+def lint_file(path: Path, target: str, memory: BoardMemory | None = None) -> tuple[Finding, ...]:
+    """Findings of a file. Raises :class:`ModelError` where it cannot be read, :class:`ConfigError` for an unknown
+    target."""
+    if target not in TARGETS:
+        raise ConfigError(f"no target {target!r}", hint=did_you_mean(target, TARGETS, what="targets"))
+    try:
+        return lint(read_model(path), target, memory)
+    except AgentError as error:
+        raise ModelError(error.message, hint=error.hint, where=path) from error
 
 
 def _unsupported(looked: _Looked, node: Node) -> Iterator[Finding]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from device_agents.emulated.espdl.interpreter import Interpreter
 from device_agents.emulated.espdl.memory import activation_bytes, activation_shapes
@@ -11,10 +15,12 @@ from device_agents.emulated.espdl.model import Model
 from device_agents.emulated.espdl.reader import read_model
 from device_agents.emulated.espdl.target import Semantics, target_named
 from harness.audit.finding import Finding
+from harness.cli.lint import command
+from harness.errors import ConfigError, ModelError
 from harness.lints.espdl import BoardMemory, lint, reciprocal_differs
 from tests.espdl.espdl_random import random_model
 from tests.espdl.espdl_writer import Constant, Graph, Step, Value, blocked
-from tests.espdl.golden_models import golden
+from tests.espdl.golden_models import GOLDEN, golden
 
 DIFFERENCES = {"add-exponents", "copy-exponents", "lane-saturation", "coarse-table", "average-rounding"}
 """Those that say that a device computes something else than was simulated."""
@@ -169,6 +175,35 @@ def test_wherever_the_device_differs_a_lint_has_spoken(target: str, bits: int) -
         silent += not spoke
     assert differing > 5  # the models do exercise differences
     assert silent > 0  # and the lints are not always speaking
+
+
+def _command(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_the_command_prints_findings_and_says_by_its_exit_code_whether_one_is_an_error() -> None:
+    large = next(path for path in GOLDEN if path.stem == "tiny_images-esp32s3-w8a8-large")
+    said = _command(large, "--target", "esp32s3")
+    assert said.exit_code == 3
+    assert "/Add" in said.output
+    assert "Align to Output" in said.output
+    findings = json.loads(_command(large, "--target", "esp32s3", "--json").stdout)["findings"]
+    assert findings[0]["code"] == "add-exponents"
+    fine = next(path for path in GOLDEN if path.stem == "tiny_images-esp32p4-w8a8")
+    assert _command(fine, "--target", "esp32p4", "--psram", 1 << 20).exit_code == 0
+    small = json.loads(_command(fine, "--target", "esp32p4", "--psram", 100, "--flash-slot", 100, "--json").stdout)
+    assert {finding["code"] for finding in small["findings"]} == {"activation-memory", "model-memory"}
+
+
+def test_the_command_refuses_what_it_cannot_read(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.espdl"
+    bad.write_bytes(b"EDL2 and no more")
+    error = _command(bad, "--target", "esp32s3").exception
+    assert isinstance(error, ModelError)
+    assert str(bad) in str(error)
+    error = _command(GOLDEN[0], "--target", "esp32s4").exception
+    assert isinstance(error, ConfigError)
+    assert "esp32s3" in str(error)
 
 
 def test_lints_of_the_golden_files() -> None:
