@@ -38,7 +38,7 @@ def _local(tmp_path: Path) -> Iterator[Agent]:
         agent.close()
 
 
-def _factories() -> dict[str, Factory]:
+def factories() -> dict[str, Factory]:
     found: dict[str, Factory] = {"local": _local}
     for name, module in _OPTIONAL.items():
         if importlib.util.find_spec(module) is not None:
@@ -46,20 +46,20 @@ def _factories() -> dict[str, Factory]:
     return found
 
 
-NAMES = list(_factories())
+NAMES = list(factories())
 
 
 @pytest.fixture(params=NAMES)
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agent]:
     """An agent of its own before :meth:`connect`, with an empty board: for tests of links, caches and clean-up."""
-    with _factories()[request.param](tmp_path) as agent:
+    with factories()[request.param](tmp_path) as agent:
         yield agent
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     """One connected agent for all tests that leave the board usable; connecting takes a second."""
-    with _factories()[request.param](tmp_path_factory.mktemp(request.param)) as agent:
+    with factories()[request.param](tmp_path_factory.mktemp(request.param)) as agent:
         agent.connect()
         yield agent
 

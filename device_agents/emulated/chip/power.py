@@ -99,6 +99,11 @@ class EmulatedChip:
         process.stdin.flush()
         return True
 
+    def hang_up(self) -> None:
+        """A board without a folder of its own is switched off; another one stays on, as boards do. Never raises."""
+        if self._given is None:
+            self.switch_off()
+
     def switch_off(self) -> None:
         """Never raises."""
         self._end()
@@ -121,8 +126,15 @@ def chip_agent(
     max_baud: int = 921_600,
     pack: bool = True,
 ) -> SerialAgent:
-    """An agent, not yet connected, for a board that :meth:`connect` switches on and :meth:`close` switches off."""
-    chip = EmulatedChip(name, spec, root)
+    """An agent, not yet connected, for a board that :meth:`connect` switches on and :meth:`close` switches off; with a
+    ``root`` it stays on as long as this process lives."""
+    return agent_of(EmulatedChip(name, spec, root), name, spec, max_baud=max_baud, pack=pack)
+
+
+def agent_of(
+    chip: EmulatedChip, name: str, spec: EmulatedChipSpec, *, max_baud: int = 921_600, pack: bool = True
+) -> SerialAgent:
+    """An agent for a board that its caller switches off."""
     target = SerialTarget(
         lock_dir=chip.root / "lock",
         mac=spec.chip.mac,
@@ -130,4 +142,4 @@ def chip_agent(
         max_baud=max_baud,
         list_ports=chip.ports,
     )
-    return SerialAgent(name, target, reset=chip.press_reset, on_close=chip.switch_off, pack=pack)
+    return SerialAgent(name, target, reset=chip.press_reset, on_close=chip.hang_up, pack=pack)
