@@ -54,13 +54,14 @@ def list_backends(as_json: bool) -> None:
 @click.option(
     "--pip-arg", "pip_arguments", multiple=True, help="Argument for pip, e.g. --index-url=URL; may be repeated."
 )
+@click.option("--wheel", type=click.Path(path_type=Path), help="The vendor's package, where no index has it (amct).")
 @json_option
-def install(name: str, python: Path | None, pip_arguments: tuple[str, ...], as_json: bool) -> None:
+def install(name: str, python: Path | None, pip_arguments: tuple[str, ...], wheel: Path | None, as_json: bool) -> None:
     """Makes the environment of a vendor's quantizer: finds an interpreter that fits, installs, and imports it once."""
     from harness.quantize.vendors import environments
 
     made = environments.install(
-        name, python=python, pip_arguments=pip_arguments, tell=lambda text: click.echo(text, err=True)
+        name, python=python, pip_arguments=pip_arguments, wheel=wheel, tell=lambda text: click.echo(text, err=True)
     )
     _show(made.vendor.name, str(made.python), dict(made.versions), as_json)
 

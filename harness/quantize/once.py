@@ -14,6 +14,7 @@ from harness.data.source import open_dataset
 from harness.errors import ConfigError
 from harness.quantize.contract import Artifact, ModelRefused, QuantizeJob, QuantizeLimits, Refusal
 from harness.quantize.model_file import copy_model
+from harness.quantize.outputs import deployed_of
 from harness.quantize.prepare import prepare_model
 from harness.quantize.vendors.environments import find_environment
 from harness.quantize.worker import QuantizeWorker
@@ -117,6 +118,9 @@ def _keep(artifact: Artifact, model: Path, recipe: Recipe, out: Path) -> Artifac
     path = out / f"{model.stem}_quant_{recipe.precision}_{artifact.identity[:8]}{recipe.suffix}"
     try:
         copy_model(artifact.path, path)
+        deployed = deployed_of(artifact.path)
+        if deployed.exists():
+            deployed_of(path).write_bytes(deployed.read_bytes())
         text = json.dumps(recipe.to_dict(), indent=2, sort_keys=True)
         path.with_suffix(".recipe.json").write_text(text + "\n", encoding="utf-8")
     except OSError as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.errors import ConfigError
-from harness.recipes import esp_ppq, quark
+from harness.recipes import amct, esp_ppq, quark
 from harness.recipes.options import OptionTable
 from harness.suggest import did_you_mean
 
-VENDOR_TABLES: Mapping[str, OptionTable] = {table.backend: table for table in (esp_ppq.TABLE, quark.TABLE)}
+VENDOR_TABLES: Mapping[str, OptionTable] = {table.backend: table for table in (esp_ppq.TABLE, quark.TABLE, amct.TABLE)}
 
 
 def vendor_table(backend: str) -> OptionTable:

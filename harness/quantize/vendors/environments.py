@@ -41,6 +41,8 @@ class Vendor:
     """First Python it does not run on."""
     distribution: str
     """Whose version stands for the backend's."""
+    wheel: str = ""
+    """What file the user has to bring, and what else is to do; empty where pip finds the package itself."""
 
     @property
     def program(self) -> Path:
@@ -73,6 +75,19 @@ VENDORS: Mapping[str, Vendor] = {
             (3, 11),
             (3, 14),
             "amd-quark",
+        ),
+        Vendor(
+            "amct",
+            "Huawei's AMCT, for Ascend",
+            # https://www.hiascend.com: AMCT (ONNX), dependencies.
+            ("onnx==1.18.0", "onnxruntime==1.20.0", "numpy<2.3", "protobuf"),
+            (3, 9),
+            (3, 14),
+            "amct_onnx",
+            "AMCT is in no index: download Ascend-cann-amct for your CANN version from https://www.hiascend.com (an "
+            "account is needed), unpack it, and give its amct_onnx-*.whl: --wheel FILE. Its operators have to be built "
+            "(amct_onnx_op.tar.gz, “python setup.py build”, headers of the same ONNX Runtime); where it cannot be "
+            "imported without, make an environment by Huawei's guide and name it in BOARDTUNE_BACKEND_AMCT",
         ),
     )
 }
@@ -124,9 +139,8 @@ def find_environment(name: str) -> Environment:
         kept = json.loads(record.read_text(encoding="utf-8"))
         python, versions = Path(kept["python"]), dict(kept["versions"])
     except FileNotFoundError:
-        raise NotInstalled(
-            f"the {name} backend ({wanted.title}) is not installed", hint=f"boardtune backends install {name}"
-        ) from None
+        command = f"boardtune backends install {name}" + (" --wheel FILE" if wanted.wheel else "")
+        raise NotInstalled(f"the {name} backend ({wanted.title}) is not installed", hint=command) from None
     except (ValueError, KeyError, TypeError) as error:
         hint = f"boardtune backends install {name} makes it anew"
         raise NotInstalled(f"cannot read what was installed: {error}", where=record, hint=hint) from None
@@ -173,19 +187,27 @@ def fitting(wanted: Vendor, found: Sequence[tuple[Path, tuple[int, int]]]) -> Pa
 
 
 def install(
-    name: str, *, python: Path | None = None, pip_arguments: Sequence[str] = (), tell: Callable[[str], None] = print
+    name: str,
+    *,
+    python: Path | None = None,
+    pip_arguments: Sequence[str] = (),
+    wheel: Path | None = None,
+    tell: Callable[[str], None] = print,
 ) -> Environment:
     """Makes the vendor's environment anew; the old one stays until the new one works.
 
     Args:
         python: Interpreter to make it with; one that fits is looked for if it is not given.
         pip_arguments: For pip, for instance ``--index-url``.
+        wheel: The vendor's package as a file, where no index has it.
         tell: Told what is being done.
 
     Raises:
-        ConfigError: no interpreter fits, pip failed, or the package cannot be imported afterwards.
+        ConfigError: no interpreter fits, a wheel is missing or not wanted, pip failed, or the package cannot be
+            imported afterwards.
     """
     wanted = vendor(name)
+    requirements = _with_wheel(wanted, wheel)
     if python is not None:
         version = _version(python)
         if version is None:
@@ -202,9 +224,9 @@ def install(
         tell(f"making an environment with {chosen}")
         _run([str(chosen), "-m", "venv", str(fresh / "venv")], "cannot make a virtual environment")
         inside = fresh / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-        tell(f"installing {', '.join(wanted.requirements)}")
+        tell(f"installing {', '.join(requirements)}")
         pip = [str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, *pip_arguments, *wanted.requirements], f"pip cannot install the {name} backend")
+        _run([*pip, *pip_arguments, *requirements], f"pip cannot install the {name} backend")
         tell("trying it")
         versions = check(wanted, inside)
         shutil.rmtree(folder, ignore_errors=True)
@@ -213,9 +235,22 @@ def install(
         shutil.rmtree(fresh, ignore_errors=True)
     # Scripts in a moved environment name the old place; its interpreter does not mind.
     kept = folder / inside.relative_to(fresh)
-    record = {"python": str(kept), "versions": versions, "requirements": list(wanted.requirements)}
+    record = {"python": str(kept), "versions": versions, "requirements": list(requirements)}
     (folder / "installed.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
     return Environment(wanted, kept, versions)
+
+
+def _with_wheel(wanted: Vendor, wheel: Path | None) -> tuple[str, ...]:
+    """For pip; raises :class:`ConfigError`."""
+    if wheel is None:
+        if wanted.wheel:
+            raise ConfigError(f"the {wanted.name} backend needs a file of yours", hint=wanted.wheel)
+        return wanted.requirements
+    if not wanted.wheel:
+        raise ConfigError(f"the {wanted.name} backend comes from pip's index", where=wheel, hint="leave --wheel out")
+    if wheel.suffix != ".whl" or not wheel.is_file():
+        raise ConfigError("this is no wheel (a file named *.whl)", where=wheel, hint=wanted.wheel)
+    return (*wanted.requirements, str(wheel.absolute()))
 
 
 def remove(name: str) -> bool:

@@ -76,8 +76,6 @@ def quantize(job: Job, tell: Callable[[str], None]) -> dict[str, Any]:
         check_operators(out)
         notices = take_probes_out(job["model"], out)
         shutil.move(out, job["out"])
-        if os.path.exists(out + ".data"):
-            shutil.move(out + ".data", job["out"] + ".data")
         return {"notices": notices, "settings": settings}
 
 
