@@ -75,29 +75,36 @@ class Lanes:
     def correct(self, acc: Array, rows: Array) -> None:
         """In place: sums (M, N) without the bias, of ``rows`` (M, K), that pass a lane's end become what the lane
         holds."""
-        for column in self.columns.tolist():
-            self._column(acc, rows, column, self.matrix[:, column])
+        self._correct(acc, rows, self.columns)
 
     def correct_grouped(self, acc: Array, ordered: Array) -> None:
+        """``ordered`` is (groups, M, K)."""
         each = self.matrix.shape[1] // len(ordered)
-        for column in self.columns.tolist():
-            self._column(acc, ordered[column // each], column, self.matrix[:, column])
+        for group, rows in enumerate(ordered):
+            self._correct(acc, rows, self.columns[self.columns // each == group])
 
     def correct_depthwise(self, acc: Array, patches: Array) -> None:
-        for column in self.columns.tolist():
-            self._column(acc, patches[:, :, column], column, self.matrix[:, column])
+        """``patches`` is (M, K, N)."""
+        for column in self.columns:
+            self._correct(acc, patches[:, :, column], np.asarray([column]))
 
-    def _column(self, acc: Array, rows: Array, column: int, weights: Array) -> None:
-        wide = rows.astype(np.float64, copy=False)
-        reach = np.abs(wide) @ np.abs(weights)
-        total = acc[:, column].astype(np.float64)
-        start = self.start[column]
-        greatest, least = (reach + total) / 2 + max(start, 0), (total - reach) / 2 + min(start, 0)
-        risky = np.flatnonzero((greatest > self.high) | (least < self.low))
-        step = max(1, MOST_TERMS_AT_A_TIME // max(1, len(weights)))
-        for at in range(0, len(risky), step):
-            chosen = risky[at : at + step]
-            acc[chosen, column] = saturated(wide[chosen] * weights, start, self.low, self.high) - start
+    def _correct(self, acc: Array, rows: Array, columns: npt.NDArray[np.intp]) -> None:
+        if not len(columns):
+            return
+        wide = rows.astype(np.float64)
+        reach = np.abs(wide) @ np.abs(self.matrix[:, columns])
+        total, start = acc[:, columns].astype(np.float64), self.start[columns]
+        # positive terms add up to (reach + total) / 2: no prefix is above them
+        risky = (reach + total) / 2 + np.maximum(start, 0) > self.high
+        risky |= (total - reach) / 2 + np.minimum(start, 0) < self.low
+        step = max(1, MOST_TERMS_AT_A_TIME // max(1, len(self.matrix)))
+        for column, chosen in zip(columns.tolist(), risky.T, strict=True):
+            places = np.flatnonzero(chosen)
+            for at in range(0, len(places), step):
+                some = places[at : at + step]
+                terms = wide[some] * self.matrix[:, column]
+                begin = float(self.start[column])
+                acc[some, column] = saturated(terms, begin, self.low, self.high) - begin
 
     @staticmethod
     def correct_matmul(site: Site, acc: Array, a: Array, b: Array, input_bits: int) -> None:
@@ -106,14 +113,12 @@ class Lanes:
         if not bits or a.shape[-1] << (2 * input_bits - 2) <= limits(bits)[1]:
             return
         low, high = limits(bits)
-        columns = whole_lanes(b.shape[-1], block)
+        columns = np.arange(whole_lanes(b.shape[-1], block))
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         left, right = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
         for index in np.ndindex(lead):
-            matrix = right[index][:, :columns].astype(np.float64)
-            for column in range(columns):
-                lanes = Lanes(matrix, np.zeros(columns), np.asarray([column]), low, high)
-                lanes._column(acc[index], left[index], column, matrix[:, column])
+            matrix = right[index].astype(np.float64)
+            Lanes(matrix, np.zeros(matrix.shape[1]), columns, low, high)._correct(acc[index], left[index], columns)
 
 
 def saturated(terms: Array, start: float, low: int, high: int) -> Array:
