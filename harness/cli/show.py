@@ -21,7 +21,8 @@ _PACKAGES = ("onnx", "onnxruntime", "numpy")
 @click.argument("model", type=click.Path(path_type=Path))
 @json_option
 def command(model: Path, as_json: bool) -> None:
-    """Say what MODEL is and, if boardtune exported it, what it was made from. Reads any ONNX file; runs nothing."""
+    """Say what MODEL is and, if boardtune exported it, what it was made from. Reads any ONNX
+    or .espdl file; runs nothing."""
     from harness.ledger.shown import show_model
 
     shown = show_model(model)
@@ -90,7 +91,7 @@ def _description(shown: ShownModel) -> Iterator[tuple[str, str]]:
         yield "operators", _counted(found.left_in_float)
     yield "weights", ", ".join(f"{count:,} {name}" for name, count in found.weights.items()) or "none"
     opsets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
-    yield "format", f"{found.kind}, IR {found.ir_version}, opsets {opsets}"
+    yield "format", f"{found.kind}, IR {found.ir_version}" + (f", opsets {opsets}" if opsets else "")
 
 
 def _spec(spec: TensorSpec) -> str:

@@ -41,6 +41,8 @@ class Origin:
     kept: Path | None = None
     """Where the artifact is, if it still is."""
     limits: QuantizeLimits = field(default_factory=QuantizeLimits)
+    backend: str = ""
+    """Name and versions of the quantizer, where known."""
 
 
 NO_FLOOR_DB = -200.0
@@ -81,6 +83,7 @@ def origin_of_trial(run: RunDirectory, number: int) -> Origin:
         batch=plan.batch,
         candidate=files.get(recipe.source),
         kept=run.model_path(number),
+        backend=trial.backend,
         limits=QuantizeLimits(plan.quantize_timeout / 1e9, plan.quantize_memory, NO_FLOOR_DB),
     )
 

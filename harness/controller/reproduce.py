@@ -17,10 +17,13 @@ from harness.data.preprocess import Preprocess
 from harness.data.source import open_dataset
 from harness.errors import BoardtuneError, ConfigError
 from harness.quantize.contract import QuantizeJob, Refusal
+from harness.quantize.describe_espdl import first_difference_espdl
 from harness.quantize.difference import first_difference
-from harness.quantize.identity import file_sha256, identity
+from harness.quantize.identity import file_sha256
 from harness.quantize.imported import import_model
+from harness.quantize.made import read_made
 from harness.quantize.prepare import PreparedModel, prepare_model
+from harness.quantize.vendors.environments import find_environment
 from harness.quantize.worker import QuantizeWorker
 from harness.scratch import scratch_folder
 
@@ -99,7 +102,7 @@ def reproduce(
         with host_lock().work():
             prepared = prepare_model(path, folder / "float.onnx", origin.set_dim, batch=origin.batch)
         changed = [_change("float model", origin, prepared.digest)]
-        artifact = folder / "model.onnx"
+        artifact = folder / f"model{origin.recipe.suffix}"
         if origin.recipe.scheme == "imported":
             given = _needed(candidate or origin.candidate, origin, "--candidate")
             found = import_model(given, prepared, artifact).recipe.source
@@ -115,12 +118,13 @@ def reproduce(
         if inputs:
             return Reproduction("other_inputs", origin, None, (*inputs, *versions), "", None)
         if origin.recipe.scheme != "imported":
-            _quantize(origin, prepared, dataset, artifact)
-        made = Made(file_sha256(artifact), identity(artifact))
+            versions += _quantize(origin, prepared, dataset, artifact)
+        made = Made(file_sha256(artifact), read_made(artifact, origin.recipe).identity)
         status = _status(origin, made)
         difference = ""
         if status == "differs" and origin.kept is not None and origin.kept.is_file():
-            difference = first_difference(origin.kept, artifact)
+            compare = first_difference_espdl if origin.recipe.suffix == ".espdl" else first_difference
+            difference = compare(origin.kept, artifact)
         written = _write(artifact, out, path.stem, origin, made) if out is not None else None
         return Reproduction(status, origin, made, versions, difference, written)
 
@@ -166,7 +170,10 @@ def _other_versions(origin: Origin) -> tuple[Changed, ...]:
     return tuple(Changed(name, was, now[name]) for name, was in origin.versions.items() if now[name] != was)
 
 
-def _quantize(origin: Origin, prepared: PreparedModel, dataset: Dataset, out: Path) -> None:
+def _quantize(origin: Origin, prepared: PreparedModel, dataset: Dataset, out: Path) -> tuple[Changed, ...]:
+    """Writes ``out``; a vendor's quantizer whose versions are others now."""
+    if origin.recipe.scheme == "vendor":
+        find_environment(origin.recipe.backend)
     samples = out.with_name("calibration.npz")
     dataset.save_npz(samples, labels=False)
     extra: Mapping[str, Any] = {"host_lock": str(host_lock_folder()), "cache": ""}
@@ -179,10 +186,14 @@ def _quantize(origin: Origin, prepared: PreparedModel, dataset: Dataset, out: Pa
             where=origin.what,
             hint=f"other versions: {changed}" if changed else "",
         )
+    now = f"{origin.recipe.backend} {result.backend_version}"
+    if origin.recipe.scheme != "vendor" or not origin.backend or origin.backend == now:
+        return ()
+    return (Changed("quantizer", origin.backend, now),)
 
 
 def _write(artifact: Path, out: Path, stem: str, origin: Origin, made: Made) -> Path:
-    target = out / f"{stem}_quant_{origin.recipe.precision}_{made.identity[:8]}.onnx"
+    target = out / f"{stem}_quant_{origin.recipe.precision}_{made.identity[:8]}{origin.recipe.suffix}"
     try:
         out.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(artifact, target)

@@ -67,6 +67,12 @@ def open_case(job: DiagnoseJob, folder: Path) -> Case:
             where=job.run,
             hint=f"name a quantized trial: {_known(run)}",
         )
+    if recipe.suffix != ".onnx":
+        raise ConfigError(
+            f"trial {trial.number} made an {recipe.suffix} model, which is not compared layer by layer",
+            where=job.run,
+            hint="its notices in the report name the layers that the chip computes otherwise",
+        )
     boards = _boards(run, job)
     plan = _plan(run, job)
     prepared = prepare(plan, folder)

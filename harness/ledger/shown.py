@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.ledger.provenance import read_stamp
 from harness.quantize.describe import ModelDescription, describe_model
+from harness.quantize.describe_espdl import describe_espdl
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class ShownModel:
 
 
 def show_model(path: Path) -> ShownModel:
-    """Reads any ONNX file. Raises ModelError."""
+    """Reads any ONNX or ``.espdl`` file. Raises ModelError."""
+    if path.suffix == ".espdl":
+        # Its provenance is in the recipe's file beside it.
+        return ShownModel(describe_espdl(path), {})
     description, model = describe_model(path)
     return ShownModel(description, read_stamp(model))

@@ -75,10 +75,10 @@ def describe_model(path: Path) -> tuple[ModelDescription, ModelProto]:
         inputs=tensor_specs([v for v in model_inputs(model) if v.type.tensor_type.elem_type]),
         outputs=tensor_specs([v for v in model.graph.output if v.type.tensor_type.elem_type]),
         kind=_kind(model),
-        quantized=_sorted(quantized),
-        left_in_float=_sorted(every),
+        quantized=by_number(quantized),
+        left_in_float=by_number(every),
         conversions=conversions,
-        weights=_sorted(_weights(model)),
+        weights=by_number(_weights(model)),
     )
     return described, model
 
@@ -104,6 +104,6 @@ def _weights(model: ModelProto) -> Counter[str]:
     return found
 
 
-def _sorted(counts: Counter[str]) -> dict[str, int]:
+def by_number(counts: Counter[str]) -> dict[str, int]:
     """Most first, then by name; without zeros."""
     return {name: count for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count > 0}

@@ -14,14 +14,15 @@ import numpy.typing as npt
 from device_agents.contract import AgentError
 from device_agents.emulated.espdl.axes import Axes
 from device_agents.emulated.espdl.interpreter import Interpreter
-from device_agents.emulated.espdl.model import DTYPES, Model, Tensor, ValueInfo
+from device_agents.emulated.espdl.model import DTYPES, Model, Node, Tensor, ValueInfo
 from device_agents.emulated.espdl.reader import read_model
 from harness.audit.finding import Finding
 from harness.errors import ModelError
 from harness.lints.espdl import lint
 from harness.quantize.calibration_data import Feeds
 
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "RequantizeLinear"})
+CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "RequantizeLinear"})
+"""Operators that only change how values are written."""
 _INTEGERS = frozenset(key for key, dtype in DTYPES.items() if dtype.kind in "iu" and dtype.itemsize <= 2)
 
 
@@ -35,6 +36,12 @@ def read_espdl(path: Path) -> Model:
         raise ModelError(error.message, hint=error.hint, where=path) from error
 
 
+def computes_on_integers(model: Model, node: Node) -> bool:
+    """Whether it is a quantized operator."""
+    made = [model.values[name] for name in node.outputs if name in model.values]
+    return node.op not in CONVERSIONS and any(value.dtype in _INTEGERS for value in made)
+
+
 class MadeEspdl:
     """See :class:`harness.quantize.made.Made`."""
 
@@ -46,14 +53,7 @@ class MadeEspdl:
 
     @property
     def operators(self) -> int:
-        return sum(
-            node.op not in _QUANTIZERS and any(self._is_integer(name) for name in node.outputs)
-            for node in self.model.nodes
-        )
-
-    def _is_integer(self, name: str) -> bool:
-        value = self.model.values.get(name)
-        return value is not None and value.dtype in _INTEGERS
+        return sum(computes_on_integers(self.model, node) for node in self.model.nodes)
 
     @property
     def identity(self) -> str:
@@ -64,7 +64,7 @@ class MadeEspdl:
         return self._path.stat().st_size
 
     def found(self) -> Mapping[str, int]:
-        return Counter(node.op for node in self.model.nodes if node.op in _QUANTIZERS)
+        return Counter(node.op for node in self.model.nodes if node.op in CONVERSIONS)
 
     def is_half(self) -> bool:
         return False

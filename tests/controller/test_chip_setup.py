@@ -106,6 +106,12 @@ def test_a_search_on_two_emulated_chips(tmp_path: Path, capsys: pytest.CaptureFi
         assert (run / f"{trial:04d}" / "model.espdl").is_file()
         assert (run / f"{trial:04d}" / "settings.json").is_file()
     assert {name for _, name in measured} == {"esp32s3-emulated", "esp32p4-emulated"}
+    trial, _ = min(measured)
+    assert boardtune(["reproduce", str(run), "--trial", str(trial)]) == 0, "the same bytes"
+    board = next(name for name in ("esp32s3-emulated", "esp32p4-emulated") if picks["picks"][name])
+    assert boardtune(["export", str(run), "--board", board, "--out", str(tmp_path / "shipped")]) == 0
+    (shipped,) = (tmp_path / "shipped").glob("*.espdl")
+    assert shipped.name.startswith(f"model_quant_{board.removesuffix('-emulated')}-w")
 
 
 def test_the_second_demos_plan_fits_its_boards() -> None:
