@@ -86,10 +86,13 @@ def _control_flow(model: ModelProto) -> list[Finding]:
                 Finding(
                     code="control_flow",
                     severity="info",
-                    what=f"{inner} operators inside {node.op_type} {node.name!r} stay in float",
+                    what=f"{inner} operators inside {node.op_type} {node.name!r} stay in float with static recipes",
                     where=(node.name,),
                     evidence={"nodes": inner},
-                    advice="export without control flow where the condition is constant; accelerators do not run it",
+                    advice=(
+                        "dynamic and weight-only recipes reach MatMul and Gemm there; export without control flow "
+                        "where the condition is constant: accelerators do not run it"
+                    ),
                 )
             )
     return findings
