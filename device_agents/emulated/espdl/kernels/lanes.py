@@ -17,6 +17,8 @@ from device_agents.emulated.espdl.arithmetic import Array, limits
 from device_agents.emulated.espdl.kernels.base import Site
 
 MOST_TERMS_AT_A_TIME = 1 << 22
+TERMS_OF_A_PIECE = 32
+"""Sums that the bound of the whole filter cannot clear are looked at in pieces of so many terms."""
 
 
 def lane_reach(matrix: Array, bias: Array | None, input_bits: int) -> tuple[Array, Array]:
@@ -91,12 +93,11 @@ class Lanes:
     def _correct(self, acc: Array, rows: Array, columns: npt.NDArray[np.intp]) -> None:
         if not len(columns):
             return
-        wide = rows.astype(np.float64)
-        reach = np.abs(wide) @ np.abs(self.matrix[:, columns])
-        total, start = acc[:, columns].astype(np.float64), self.start[columns]
-        # positive terms add up to (reach + total) / 2: no prefix is above them
-        risky = (reach + total) / 2 + np.maximum(start, 0) > self.high
-        risky |= (total - reach) / 2 + np.minimum(start, 0) < self.low
+        wide, matrix = rows.astype(np.float64), self.matrix[:, columns]
+        risky = self._risky(wide, matrix, self.start[columns], len(matrix))
+        if risky.any() and len(matrix) > TERMS_OF_A_PIECE:
+            some = np.flatnonzero(risky.any(axis=1))
+            risky[some] &= self._risky(wide[some], matrix, self.start[columns], TERMS_OF_A_PIECE)
         step = max(1, MOST_TERMS_AT_A_TIME // max(1, len(self.matrix)))
         for column, chosen in zip(columns.tolist(), risky.T, strict=True):
             places = np.flatnonzero(chosen)
@@ -105,6 +106,18 @@ class Lanes:
                 terms = wide[some] * self.matrix[:, column]
                 begin = float(self.start[column])
                 acc[some, column] = saturated(terms, begin, self.low, self.high) - begin
+
+    def _risky(self, wide: Array, matrix: Array, start: Array, piece: int) -> npt.NDArray[np.bool_]:
+        """Which sums (M, N) might pass an end: those before a piece are known, inside it positive terms add up to
+        (magnitudes + sum) / 2, and no prefix is above that."""
+        before = np.broadcast_to(start, (len(wide), len(start))).copy()
+        risky = (before > self.high) | (before < self.low)
+        for at in range(0, len(matrix), piece):
+            x, w = wide[:, at : at + piece], matrix[at : at + piece]
+            total, reach = x @ w, np.abs(x) @ np.abs(w)
+            risky |= (before + (reach + total) / 2 > self.high) | (before - (reach - total) / 2 < self.low)
+            before += total
+        return risky
 
     @staticmethod
     def correct_matmul(site: Site, acc: Array, a: Array, b: Array, input_bits: int) -> None:
