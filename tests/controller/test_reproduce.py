@@ -152,11 +152,12 @@ def test_other_versions_are_named(run: Path, capsys: pytest.CaptureFixture[str])
         assert f"now {version}" in out
 
 
-def _another_model(origin: Any, prepared: Any, dataset: Any, out: Path) -> None:
+def _another_model(origin: Any, prepared: Any, dataset: Any, out: Path) -> tuple[()]:
     model = onnx.load(origin.kept)
     tensor = model.graph.initializer[0]
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + 1, tensor.name))
     onnx.save(model, out)
+    return ()
 
 
 def test_what_differs_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,10 +170,11 @@ def test_what_differs_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_same_content_in_other_bytes(run: Path) -> None:
-    def relabelled(origin: Any, prepared: Any, dataset: Any, out: Path) -> None:
+    def relabelled(origin: Any, prepared: Any, dataset: Any, out: Path) -> tuple[()]:
         model = onnx.load(origin.kept)
         model.doc_string = "another label"
         onnx.save(model, out)
+        return ()
 
     with mock.patch("harness.controller.reproduce._quantize", relabelled):
         found = harness.reproduce_trial(run, 1)
