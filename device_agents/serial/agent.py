@@ -67,6 +67,8 @@ class SerialAgent:
         self._link = SerialLink(name, target, on_lost=self._lose_all, reset=reset)
         self._files = BoardFiles(self._link, pack=pack)
         self._runs: ModelRuns | None = None
+        self._nodes: dict[str, tuple[str, ...]] = {}
+        """Names of a model's nodes, as its first load's profile gave them."""
         self._count = 0
 
     @property
@@ -150,10 +152,11 @@ class SerialAgent:
             self._count += 1
             loaded.handle = loaded.remote = f"s{self._count}"
             self._sessions.add(loaded)
-            nodes = [node.name for node in runs.profile(deadline)] if runs.hello.caps & Caps.PROFILE else []
-            # Profiling was an inference: the first one that is reported is of a fresh load.
-            runs = self._bring_in(loaded, deadline)
-            return _report(loaded, runs, nodes, self._link.boot_id)
+            if sha256 not in self._nodes and runs.hello.caps & Caps.PROFILE:
+                self._nodes[sha256] = tuple(node.name for node in runs.profile(deadline))
+                # Profiling was an inference: the first one that is reported is of a fresh load.
+                runs = self._bring_in(loaded, deadline)
+            return _report(loaded, runs, self._nodes.get(sha256, ()), self._link.boot_id)
 
     def measure(
         self, session: str, inputs: Tensors | DataRef, request: BlockRequest, deadline_s: float = 120.0

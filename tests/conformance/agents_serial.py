@@ -13,7 +13,7 @@ from device_agents.emulated.chip.power import EmulatedChip, agent_of
 from device_agents.emulated.chip.spec import EmulatedChipSpec
 from device_agents.firmware.build import NoCompiler, build
 from device_agents.serial.agent import SerialAgent
-from tests.serial.host_firmware import running
+from tests.serial.host_firmware import builds_folder, running
 
 
 def spec() -> EmulatedChipSpec:
@@ -53,7 +53,7 @@ def chip(tmp_path: Path) -> Iterator[Agent]:
 @contextmanager
 def firmware(tmp_path: Path) -> Iterator[Agent]:
     try:
-        binary = build("bt_host", Path(tmp_path.parent) / "firmware")
+        binary = build("bt_host", builds_folder(tmp_path))
     except NoCompiler as error:
         pytest.skip(str(error))
     with running(binary, tmp_path, "--flash", str(tmp_path / "flash")) as board:

@@ -13,6 +13,12 @@ from device_agents.serial.port import SerialTarget
 MAC = "02:00:00:00:00:01"
 
 
+def builds_folder(some_temporary: Path) -> Path:
+    """Where builds of the firmware are kept from run to run, by digest of its sources: beside pytest's own folders."""
+    base = next((p for p in some_temporary.parents if p.name.startswith("pytest-of-")), some_temporary)
+    return base / "boardtune-firmware"
+
+
 @dataclass
 class Board:
     """A running firmware; ``port`` is the line's other end."""

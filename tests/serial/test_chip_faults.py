@@ -129,8 +129,8 @@ def _nowhere() -> int:
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
-        ("silent", DeviceTimeout, "starts, and does not answer"),
-        ("garbage", LinkError, "no frame"),
+        pytest.param("silent", DeviceTimeout, "starts, and does not answer", marks=pytest.mark.slow),
+        pytest.param("garbage", LinkError, "no frame", marks=pytest.mark.slow),
         ("text", BoardUnfit, "text"),
         ("old_firmware", BoardUnfit, r"version 0.*flash"),
         ("reset_loop", DeviceReboot, "again and again"),
@@ -228,7 +228,9 @@ def test_unplugged_in_an_upload_and_back_at_another_port(tmp_path: Path) -> None
         assert agent.describe().boot_id == before.boot_id
 
 
-@pytest.mark.parametrize("kind", ["corrupt", "drop", "noise"])
+@pytest.mark.parametrize(
+    "kind", ["corrupt", pytest.param("drop", marks=pytest.mark.slow), pytest.param("noise", marks=pytest.mark.slow)]
+)
 def test_a_bad_line_costs_time_and_nothing_else(kind: str, tmp_path: Path, expected: dict[str, np.ndarray]) -> None:
     path, sha256 = big_file(tmp_path)
     with chip(line={"faults": [{"kind": kind, "per_byte": 1 / 4000}]}, seed=5) as agent:
@@ -307,17 +309,23 @@ def test_full_slots_and_worn_flash(tmp_path: Path) -> None:
 
 
 def test_a_seed_gives_the_same_times_and_another_label_others() -> None:
-    def times(seed: int, label: str) -> np.ndarray:
+    def times(seed: int, *labels: str) -> list[np.ndarray]:
+        found = []
         with chip(seed=seed) as agent:
             agent.connect()
-            agent.health()
-            report = agent.load(CANARY, RuntimeOptions())
-            return agent.measure(report.session, picture(), BlockRequest(50, 1, 10**11, label=label)).samples_ns
+            for label in labels:
+                agent.health()  # the beginning of a measurement
+                report = agent.load(CANARY, RuntimeOptions())
+                request = BlockRequest(50, 1, 10**11, label=label)
+                found.append(agent.measure(report.session, picture(), request).samples_ns)
+                agent.unload(report.session)
+        return found
 
-    first = times(1, "trial")
-    np.testing.assert_array_equal(first, times(1, "trial"))
-    assert not np.array_equal(first, times(1, "final"))
-    assert not np.array_equal(first, times(2, "trial"))
+    first, final, again = times(1, "trial", "final", "trial")
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, final)
+    np.testing.assert_array_equal(final, times(1, "final")[0])
+    assert not np.array_equal(first, times(2, "trial")[0])
     assert np.median(first) == pytest.approx(1e6, rel=0.02)
 
 

@@ -17,7 +17,7 @@ from device_agents.contract import BlockRequest, RuntimeOptions
 from device_agents.firmware.build import NoCompiler, build
 from device_agents.serial.agent import SerialAgent
 from device_agents.serial.port import SerialTarget
-from tests.serial.host_firmware import running
+from tests.serial.host_firmware import builds_folder, running
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
     try:
-        return build("bt_qemu.elf", tmp_path_factory.mktemp("firmware"))
+        return build("bt_qemu.elf", builds_folder(tmp_path_factory.getbasetemp()))
     except NoCompiler as error:
         pytest.skip(str(error))
 
