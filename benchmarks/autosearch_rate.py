@@ -55,7 +55,7 @@ for key in ("algorithms", "adaround_params", "adaquant_params"):
 if bad:
     config["search_space"]["exclude"] = [None, bad]
 config.update(model_input="model.onnx", calib_data_reader=Reader(), eval_data_reader=Reader(), search_metric="L2",
-    two_stage_search=False, search_algo="Grid", output_dir="out", temp_dir="tmp")
+    two_stage_search=False, search_algo="Grid", n_trials=100_000, output_dir="out", temp_dir="tmp")
 search = AutoSearchPro(config)
 score = search._cal_diff
 done = open("done", "w")

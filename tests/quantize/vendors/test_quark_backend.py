@@ -137,24 +137,39 @@ def test_defaults_are_quarks_own(quantize: Quantizer, material: Path) -> None:
     assert made == theirs
 
 
-@pytest.mark.parametrize(
-    ("method", "first"),
-    [
-        *((name, {"activation__symmetric": False}) for name in ("MinMax", "MinMSE", "Percentile", "Entropy")),
-        *((name, {"activation__symmetric": False}) for name in ("LayerwisePercentile", "Distribution")),
-        ("Percentile", {"cle": True}),
-    ],
-)
-def test_shared_ranges_make_the_same_bytes(
-    quantize: Quantizer, worker: QuantizeWorker, material: Path, tmp_path: Path, method: str, first: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("method", ["MinMax", "MinMSE", "Percentile", "Entropy", "LayerwisePercentile", "Distribution"])
+def test_shared_ranges_make_the_same_bytes(worker: QuantizeWorker, material: Path, tmp_path: Path, method: str) -> None:
     shared = Quantizer(worker, material, tmp_path, str(tmp_path / "cache"))
     alone = Quantizer(worker, material, tmp_path, "")
-    shared("first", activation__calibration_method=method, **first)
+    first = {"activation__calibration_method": method, "activation__symmetric": False}
     second = {"activation__calibration_method": method, "weight__quant_granularity": "Channel"}
+    assert shared.made("first", **first).sha256 == alone.made("first-alone", **first).sha256
     assert shared.made("shared", **second).sha256 == alone.made("alone", **second).sha256
-    ranges = list((tmp_path / "cache" / "vendors").glob("*-ranges.json"))
-    assert len(ranges) == (2 if "cle" in first else 1), "equalized weights have other ranges, symmetry has not"
+    assert len(ranges_of(tmp_path)) == 1
+
+
+def ranges_of(folder: Path) -> list[Path]:
+    return list((folder / "cache" / "vendors").glob("*-ranges.json"))
+
+
+def test_ranges_are_shared_where_they_are_the_same_only(worker: QuantizeWorker, material: Path, tmp_path: Path) -> None:
+    quantize = Quantizer(worker, material, tmp_path, str(tmp_path / "cache"))
+    # The network's Clip leaves cross-layer equalization nothing to do.
+    same: list[dict[str, Any]] = [{}, {"cle": True}, {"gptq": True}, {"weight__calibration_method": "MinMSE"}]
+    for options in same:
+        quantize.made(activation__calibration_method="MinMax", **options)
+    assert len(ranges_of(tmp_path)) == 1
+    others: list[dict[str, Any]] = [
+        {"cle": True, "ReplaceClip6Relu": True},
+        {"CalibDataSize": 3},
+        {"CalibMovingAverage": True},
+        {"activation__calibration_method": "Percentile"},
+        {"activation__calibration_method": "Percentile", "Percentile": 99.0},
+        {"activation": "Int16"},
+    ]
+    for number, options in enumerate(others, start=2):
+        quantize.made(**{"activation__calibration_method": "MinMax", **options})
+        assert len(ranges_of(tmp_path)) == number
 
 
 def test_the_same_recipe_makes_the_same_bytes_in_another_process(material: Path, tmp_path: Path) -> None:
@@ -236,15 +251,3 @@ def test_names_that_are_not_there(quantize: Quantizer, options: dict[str, Any], 
     assert isinstance(refused, Refusal)
     assert refused.cause == Cause.UNSUPPORTED
     assert message in refused.message
-
-
-def test_samples_that_are_not_numbers(worker: QuantizeWorker, material: Path, tmp_path: Path) -> None:
-    """Quark itself would go on with another method than the recipe's."""
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    (folder / "model.onnx").write_bytes((material / "model.onnx").read_bytes())
-    np.savez(folder / "calib.npz", image=np.full((4, 1, 28, 28), np.nan, dtype=np.float32))
-    refused = Quantizer(worker, folder, tmp_path, "")(activation__calibration_method="Entropy")
-    assert isinstance(refused, Refusal)
-    print(refused)
-    assert "calibration failed, and Quark would go on with another method" in refused.message

@@ -10,7 +10,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from harness.quantize.vendors.programs import quark as program
-from harness.recipes.quark_presets import quark_recipe
 
 
 def model(path: Path, shape: list[int]) -> Path:
@@ -62,47 +61,6 @@ def test_probes_among_the_outputs_are_taken_out(tmp_path: Path) -> None:
     assert program.take_probes_out(str(plain), str(tmp_path / "made.onnx"))[0].startswith("1 outputs")
     assert [value.name for value in onnx.load(tmp_path / "made.onnx").graph.output] == ["y"]
     assert program.take_probes_out(str(plain), str(plain)) == []
-
-
-def test_what_changes_ranges_is_in_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1")
-    job = {"digests": {"model": "m", "calibration": "c"}}
-
-    def key(**options: object) -> str:
-        return program.ranges_key(job, quark_recipe(**options).to_dict()["options"])
-
-    same = [
-        {},
-        {"activation__symmetric": False},
-        {"activation": "UInt8"},
-        {"weight__quant_granularity": "Channel"},
-        {"bias_correction": True},
-        {"adaround": True},
-        {"gptq": True},
-        {"Int32Bias": False},
-    ]
-    assert len({key(**options) for options in same}) == 1
-    others = [
-        {"Percentile": 99.0},
-        {"NumBins": 512},
-        {"CalibDataSize": 3},
-        {"activation__calibration_method": "MinMax"},
-        {"activation__calibration_method": "MinMSE"},
-        {"activation__calibration_method": "MinMSE", "activation": "Int16"},
-        {"activation": "Int16"},
-        {"weight": "Int16"},
-        {"cle": True},
-        {"cle": True, "cle__cle_steps": -1},
-        {"smooth_quant": True},
-        {"smooth_quant": True, "smooth_quant__alpha": 0.7},
-        {"exclude": ["a"]},
-        {"specific_layer_config": ["a"]},
-        {"OptimizeModel": False},
-        {"FoldBatchNorm": False},
-    ]
-    keys = {key(**options) for options in others}
-    assert len(keys) == len(others)
-    assert key() not in keys
 
 
 def test_subgraphs_are_pairs() -> None:

@@ -22,17 +22,6 @@ Options = dict[str, Any]
 
 ALGORITHMS = ("cle", "smooth_quant", "bias_correction", "gptq", "adaround", "adaquant", "auto_mixprecision")
 OWN_DOMAIN = "com.amd.quark"
-BEFORE_CALIBRATION = (
-    "cle", "smooth_quant", "ReplaceClip6Relu", "exclude", "exclude_op_types", "exclude_subgraphs", "OpTypesToQuantize",
-    "ExtraOpTypesToQuantize", "QuantizeAllOpTypes", "specific_layer_config", "layer_type_config", "EnableNPUCnn",
-    "OptimizeModel", "SimplifyModel", "ConvertOpsetVersion", "FoldBatchNorm", "FuseInstanceNorm", "FuseL2Norm",
-    "FuseGelu", "FuseLayerNorm", "ConvertBNToConv", "ConvertReduceMeanToGlobalAvgPool", "ConvertSplitToSlice",
-    "SplitLargeKernelPool", "MatMulConstBOnly", "AlignEltwiseQuantType", "Percentile", "PercentileCandidates",
-    "LWPMetric", "NumBins", "NumQuantizedBins", "MinMSEModePof2Scale", "CalibTensorRangeSymmetric",
-    "CalibMovingAverage", "CalibDataSize", "activation.calibration_method", "activation.scale_type", "activation",
-    "BF16QDQToCast",
-)  # fmt: skip
-"""Options, with those that belong to them, that ranges depend on: the graph that is calibrated, and how."""
 
 
 class Unsupported(Exception):
@@ -42,12 +31,17 @@ class Unsupported(Exception):
 def warm() -> dict[str, str]:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("QUARK_LOG_LEVEL", "warning")
+    import importlib
     import importlib.metadata
 
     import onnx  # noqa: F401
     import onnxruntime  # noqa: F401
     import quark.onnx  # noqa: F401
 
+    # What it imports only when it quantizes, and would in every child again.
+    for name in ("sympy", "onnxslim.core", "onnxslim.cli._main"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     return {name: importlib.metadata.version(name) for name in ("amd-quark", "onnx", "onnxruntime", "torch")}
 
 
@@ -66,11 +60,9 @@ def quantize(job: Job, tell: Callable[[str], None]) -> dict[str, Any]:
         settings = plain(config.to_dict())
         out = os.path.join(folder, "made.onnx")
         reader = Reader(job["model"], job["calibration"])
-        with warnings_of_quark() as told, shared_ranges(job, options, config, folder) as shared:
-            tell("quantizing" if shared else "calibrating and quantizing")
+        tell("quantizing")
+        with warnings_of_quark() as told, shared_ranges(job, told):
             ModelQuantizer(config).quantize_model(job["model"], out, reader)
-            if not shared:
-                check_calibration(told)
         if not os.path.exists(out):
             raise RuntimeError(f"Quark made no model: {told[-1] if told else 'it gave no reason'}")
         check_operators(out)
@@ -227,8 +219,7 @@ def subgraph(pair: str) -> tuple[list[str], list[str]]:
 def plain(value: Any) -> Any:
     """As JSON; without the folder that is different every time."""
     settings = json.loads(json.dumps(value, default=str))
-    for name in ("TmpDir", "TensorsRangeFile"):
-        settings.get("extra_options", {}).pop(name, None)
+    settings["extra_options"].pop("TmpDir")
     return settings
 
 
@@ -236,48 +227,71 @@ def plain(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def shared_ranges(job: Job, options: Options, config: Any, folder: str) -> Iterator[bool]:
-    """Gives Quark the ranges of an earlier recipe that has the same by construction; keeps those it finds."""
-    kept = None
-    if job.get("cache") and job.get("share_ranges", True) and "activation.calibration_method" in options:
-        name = f"quark-{ranges_key(job, options)}-ranges.json"
-        kept = os.path.join(job["cache"], name)
-    path = os.path.join(folder, "ranges.json")
-    # Not its ``SaveAndRestore``: that would bring along layers that another recipe has trained.
-    if kept is not None:
-        config.extra_options["extra_options"]["TensorsRangeFile"] = path
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(kept, path)
-    shared = os.path.exists(path)
-    yield shared
-    if kept is not None and not shared and os.path.exists(path):
-        os.makedirs(job["cache"], exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=job["cache"])
-        os.close(handle)
-        shutil.copyfile(path, partial)
-        os.replace(partial, kept)
+def shared_ranges(job: Job, told: list[str]) -> Iterator[None]:
+    """Ranges that an earlier recipe found by the same means in the same graph are not found again.
+
+    Quark's ``TensorsRangeFile`` is for that, but it is for the user to know when ranges are the same. What calibration
+    is called with says it: the graph as it is after all that comes before, the operators, the type, the method and
+    its options.
+    """
+    from quark.onnx.quantization import quantize as module
+
+    find = getattr(module, "run_calibration", None)
+    if find is None:
+        # Another version of Quark: every recipe finds its own.
+        yield
+        return
+
+    def found(model: Any, reader: Any, *arguments: Any, **named: Any) -> Any:
+        path = None
+        if job.get("cache"):
+            path = os.path.join(job["cache"], f"quark-{ranges_key(job, model, arguments, named)}-ranges.json")
+            if os.path.exists(path):
+                return ranges_file(path, "restore")
+        ranges = find(model, reader, *arguments, **named)
+        check_calibration(told)
+        if path is not None:
+            os.makedirs(job["cache"], exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=job["cache"]) as folder:
+                partial = os.path.join(folder, "ranges.json")
+                ranges_file(partial, "save", ranges)
+                os.replace(partial, path)
+        return ranges
+
+    module.run_calibration = found
+    try:
+        yield
+    finally:
+        module.run_calibration = find
 
 
-def ranges_key(job: Job, options: Options) -> str:
+def ranges_file(path: str, command: str, ranges: Any = None) -> Any:
+    """In Quark's own format, which keeps 32-bit floats exactly."""
+    from quark.onnx.utils.file_utils import save_and_restore_func
+
+    return save_and_restore_func(
+        save_and_restore=path, command_type=command, save_content=ranges, stage_name="tensors_range"
+    )
+
+
+def ranges_key(job: Job, model: Any, arguments: Sequence[Any], named: Options) -> str:
     import importlib.metadata
 
-    names = [name for name in options if name in BEFORE_CALIBRATION or name.partition(".")[0] in _SWITCHES]
-    values = {name: options[name] for name in sorted(names)}
-    # Ranges are of tensors, whatever the integer type; only what minimises an error asks how many bits there are.
-    if options["activation.calibration_method"] not in ("MinMSE", "LayerwisePercentile"):
-        values["activation"] = ""
+    import onnx
+    from quark.onnx.calibration.interface import extra_options_keys_mapping
+
+    # The last argument holds every extra option of the recipe; those of calibration count, and types of tensors.
+    *others, extra = (*arguments, *(named[name] for name in sorted(named)))
+    if not isinstance(extra, dict):
+        raise RuntimeError("this version of Quark calls its calibration in another way")
+    read = {*(name for name, _ in extra_options_keys_mapping), "TensorQuantOverrides"}
+    graph = model if isinstance(model, onnx.ModelProto) else onnx.load(model)
+    operators, *others = others
+    how = [sorted(operators or ()), *map(str, others), sorted((n, str(v)) for n, v in extra.items() if n in read)]
     versions = [importlib.metadata.version(name) for name in ("amd-quark", "onnxruntime")]
-    # Which operators are calibrated also depends on the weights' type: it decides which quantizer is at work.
-    key = [job["digests"]["model"], job["digests"]["calibration"], versions, values, kind(options)]
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-
-
-_SWITCHES = frozenset({"cle", "smooth_quant", "specific_layer_config", "layer_type_config"})
-
-
-def kind(options: Options) -> list[str]:
-    """The types of both sides as far as they choose the quantizer, whose passes see the graph first."""
-    return ["8" if options[name] in ("Int8", "UInt8", "XInt8") else options[name] for name in ("activation", "weight")]
+    digest = hashlib.sha256(json.dumps([job["digests"]["calibration"], versions, how]).encode())
+    digest.update(graph.SerializeToString(deterministic=True))
+    return digest.hexdigest()
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
