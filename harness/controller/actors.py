@@ -34,6 +34,7 @@ from harness.ledger.plain import plain
 from harness.ledger.run_directory import RunDirectory
 from harness.ledger.state import TrialState
 from harness.quantize.contract import Artifact, QuantizeJob, QuantizeLimits, Refusal
+from harness.quantize.outputs import deployed_of, remove_model
 from harness.recipes.recipe import Recipe
 from harness.results import ArtifactInfo
 from harness.scratch import scratch_prefix
@@ -113,14 +114,15 @@ class QuantizerActor:
         made = self._worker.quantize(job)
         seconds = time.monotonic() - started
         if isinstance(made, Refusal):
-            out.unlink(missing_ok=True)
+            remove_model(out)
             return QuantizeReply(made, None, (), self._backend(recipe), seconds)
-        model = made.path.read_bytes()
-        made.path.unlink()
+        model, deployed = made.path.read_bytes(), deployed_of(made.path)
+        deploy = deployed.read_bytes() if deployed.exists() else None
+        remove_model(made.path)
         info = ArtifactInfo(made.sha256, made.identity, made.size_bytes)
         kept = Quantized(info, made.snr_db, made.quantized_operators)
         backend = f"{recipe.backend} {made.backend_version}" if made.backend_version else self._backend(recipe)
-        return QuantizeReply(kept, model, made.notices, backend, seconds, made.settings)
+        return QuantizeReply(kept, model, made.notices, backend, seconds, made.settings, deploy)
 
     def _imported(self, recipe: Recipe, material: Material) -> dict[str, str]:
         if recipe.source not in material.imported:

@@ -35,6 +35,8 @@ class QuantizeReply:
     seconds: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     """A vendor's quantizer's own."""
+    deploy: bytes | None = None
+    """The model for the chip's compiler, where the quantizer makes another for it."""
 
 
 @dataclass(frozen=True)

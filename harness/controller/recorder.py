@@ -98,7 +98,7 @@ class Recorder:
 
     def keep_model(
         self, trial: int, model: bytes, made: Quantized, *, notices: Sequence[str], backend: str, seconds: float,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None, deploy: bytes | None = None,
     ) -> None:  # fmt: skip
         """Puts an accepted artifact in the run directory and records it."""
         draft = self._run.draft_path(trial)
@@ -107,6 +107,8 @@ class Recorder:
         self._run.commit_model(trial, draft)
         if settings:
             self._run.write_settings(trial, settings)
+        if deploy is not None:
+            self._run.write_deploy_model(trial, deploy)
         self.record(
             events.quantized(
                 trial,

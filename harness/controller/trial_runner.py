@@ -71,6 +71,7 @@ class RaySteps:
                 backend=reply.backend,
                 seconds=reply.seconds,
                 settings=reply.settings,
+                deploy=reply.deploy,
             )
         )
         return reply.made

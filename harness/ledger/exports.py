@@ -16,6 +16,7 @@ from harness.ledger.provenance import provenance_of, stamp
 from harness.ledger.run_directory import CANDIDATES, RunDirectory
 from harness.ledger.state import TrialState
 from harness.quantize.identity import identity
+from harness.quantize.outputs import deployed_of
 from harness.recipes.recipe import Recipe
 from harness.results import BoardResult, to_json
 
@@ -33,7 +34,8 @@ class Export:
 
 def export_pick(run: RunDirectory, out: Path, *, pick: int = 1, board: str | None = None) -> Export:
     """Writes pick number ``pick`` (from 1) of ``board`` to ``out``: ``NAME_quant_PRECISION_HASH8.onnx`` (or with the
-    suffix of the recipe's format), and beside it ``.recipe.json`` and ``.sha256`` (``sha256sum -c`` reads it).
+    suffix of the recipe's format), and beside it ``.recipe.json`` and ``.sha256`` (``sha256sum -c`` reads it), and
+    ``.deploy.onnx`` where the chip's compiler takes another model.
     ``HASH8`` begins the artifact's identity, which the stamped provenance leaves as it is; the same run gives the same
     bytes every time.
 
@@ -73,7 +75,12 @@ def export_pick(run: RunDirectory, out: Path, *, pick: int = 1, board: str | Non
             "provenance": provenance,
         },
     )
-    sums = "".join(f"{sha256_of(path)}  {path.name}\n" for path in (files.model, files.recipe))
+    written = [files.model, files.recipe]
+    deploy = run.deploy_path(trial.number)
+    if deploy.exists():
+        written.append(deployed_of(files.model))
+        shutil.copyfile(deploy, written[-1])
+    sums = "".join(f"{sha256_of(path)}  {path.name}\n" for path in written)
     write_atomic(files.checksums, sums)
     return files
 

@@ -30,6 +30,7 @@ from harness.ledger.lock import LOCK_NAME, DirectoryLock
 from harness.ledger.plain import plain
 from harness.ledger.samples import SampleBlock, write_samples
 from harness.ledger.state import LedgerState
+from harness.quantize.outputs import deployed_of
 from harness.recipes.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -190,6 +191,10 @@ class RunDirectory:
         suffix = Recipe.from_dict(proposed.recipe).suffix if proposed is not None else ".onnx"
         return self.trial_folder(trial) / f"model{suffix}"
 
+    def deploy_path(self, trial: int) -> Path:
+        """``NNNN/model.deploy.onnx``: for the chip's compiler, where the quantizer makes another model for it."""
+        return deployed_of(self.model_path(trial))
+
     def draft_path(self, trial: int) -> Path:
         """Where a quantizer writes; :meth:`commit_model` puts it in place. The folder is created."""
         self._make_trial_folder(trial)
@@ -203,10 +208,15 @@ class RunDirectory:
 
     def drop_model(self, trial: int) -> None:
         """Frees the space of a model nobody will ask for (a duplicate's, a refused one's)."""
-        self.model_path(trial).unlink(missing_ok=True)
+        for path in (self.model_path(trial), self.deploy_path(trial)):
+            path.unlink(missing_ok=True)
 
     def write_recipe(self, trial: int, recipe: Mapping[str, Any]) -> None:
         write_json(self._make_trial_folder(trial) / RECIPE, recipe)
+
+    def write_deploy_model(self, trial: int, model: bytes) -> None:
+        self._make_trial_folder(trial)
+        write_atomic(self.deploy_path(trial), model)
 
     def write_settings(self, trial: int, settings: Mapping[str, Any]) -> None:
         """``NNNN/settings.json``: what a vendor's quantizer made of the recipe, in its own words."""

@@ -123,6 +123,16 @@ def test_the_model_is_there_before_it_is_told(recorder: Recorder) -> None:
     assert recorder.snapshot().running == ((0, Recipe().label, "quantized"),)
 
 
+def test_a_model_for_the_chips_compiler_is_kept_and_dropped_with_the_other(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "run", HEADER) as run:
+        recorder = Recorder(run)
+        propose(recorder, 0)
+        recorder.keep_model(0, b"model", made("x"), notices=(), backend="b", seconds=0.0, deploy=b"other")
+        assert (tmp_path / "run" / "0000" / "model.deploy.onnx").read_bytes() == b"other"
+        run.drop_model(0)
+        assert not list((tmp_path / "run" / "0000").glob("model*"))
+
+
 def test_a_copy_of_the_state_stays_as_it_is(recorder: Recorder) -> None:
     before = recorder.ledger_state()
     propose(recorder, 0)

@@ -75,6 +75,16 @@ def test_the_exported_model_computes_the_same(run: RunDirectory, tmp_path: Path)
     np.testing.assert_array_equal(*outputs)
 
 
+def test_a_model_for_the_chips_compiler_goes_along(run: RunDirectory, tmp_path: Path) -> None:
+    plain = export_pick(run, tmp_path / "plain", board="local")
+    assert ".deploy" not in plain.checksums.read_text()
+    run.write_deploy_model(plain.trial, b"for the compiler")
+    files = export_pick(run, tmp_path / "out", board="local")
+    deploy = files.model.with_name(f"{files.model.stem}.deploy.onnx")
+    assert deploy.read_bytes() == b"for the compiler"
+    assert f"{hashlib.sha256(deploy.read_bytes()).hexdigest()}  {deploy.name}\n" in files.checksums.read_text()
+
+
 def test_exporting_twice_gives_the_same_bytes(run: RunDirectory, tmp_path: Path) -> None:
     one = export_pick(run, tmp_path / "a", board="local", pick=2)
     two = export_pick(run, tmp_path / "b", board="local", pick=2)
