@@ -19,7 +19,7 @@ from device_agents.serial.handshake import lock_address
 from device_agents.serial.port import candidates
 from device_agents.ssh.lock import BoardLock
 from harness.boards.agents import serial_target
-from harness.boards.folders import config_folder
+from harness.boards.folders import cache_folder
 from harness.boards.schema import Board
 from harness.errors import BoardUnavailable, ConfigError
 
@@ -52,7 +52,7 @@ def flash_board(board: Board, *, build: bool, images: Path | None = None, run: R
     Args:
         board: with transport serial.
         build: build it first with ``idf.py``.
-        images: folder with ``flasher_args.json`` of an ESP-IDF build; default: where ``build`` puts it, in the configuration folder.
+        images: folder with ``flasher_args.json`` of an ESP-IDF build; default: where ``build`` puts it.
         run: runs programs.
 
     Raises:
@@ -62,7 +62,7 @@ def flash_board(board: Board, *, build: bool, images: Path | None = None, run: R
     """
     target = serial_target(board)
     chip = str(target.chip)
-    folder = images or config_folder() / "firmware" / f"build-{chip}"
+    folder = images or cache_folder() / "firmware" / f"build-{chip}"
     commands: list[tuple[str, ...]] = []
     if build:
         commands.append(_build_command(chip, folder))

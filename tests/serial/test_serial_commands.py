@@ -90,7 +90,11 @@ def test_without_esptool(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_console_shows_the_boot_log_and_frames(host_binary: Path, tmp_path: Path) -> None:
     with running(host_binary, tmp_path) as found:
-        lines = [*watch(found.target(), 0.5, frames=True)]
+        lines = []
+        for line in watch(found.target(), 30, frames=True):
+            lines.append(line)
+            if "EVENT_READY" in line:
+                break
     assert lines[:3] == [
         "ESP-ROM:esp32s3-20210327",
         "Build:Mar 27 2021",
