@@ -44,6 +44,19 @@ def export(out: Path, samples: int, network: str, target: str, kind: str, settin
     setting.espdl_attention_fusion = setting_name == "attention"
     if setting_name == "large":  # what AutoQuant's default space uses
         setting.fusion_setting.align_elementwise_to = "Align to Large"
+    if setting_name == "trained":
+        setting.equalization = setting.bias_correct = setting.tqt_optimization = True
+        setting.bias_correct_setting.steps = 8
+        setting.tqt_optimization_setting.steps = 20
+        setting.tqt_optimization_setting.collecting_device = "cpu"
+    if setting_name == "rebuilt":
+        setting.weight_split = setting.blockwise_reconstruction = True
+        setting.weight_split_setting.value_threshold = 0.1
+        setting.weight_split_setting.interested_layers = [
+            n.name for n in model.graph.node if n.op_type == "Conv" and n.name
+        ][1:2]
+        setting.blockwise_reconstruction_setting.steps = 20
+        setting.blockwise_reconstruction_setting.collecting_device = "cpu"
     if setting_name == "mixed":
         from esp_ppq.api import get_target_platform
 
