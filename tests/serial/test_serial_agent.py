@@ -78,7 +78,7 @@ def canary_by_numpy(images: np.ndarray) -> np.ndarray:
 def test_facts_and_state(agent: SerialAgent) -> None:
     facts = agent.describe()
     assert (facts.hardware_id, facts.machine, facts.runtime) == (MAC, "esp32s3", "esp-dl")
-    assert facts.extra["baud"] == "921600"
+    assert int(facts.extra["baud"]) > 115200  # negotiated; a busy computer may miss the highest
     first, second = agent.health(), agent.health()
     assert first.boot_id == second.boot_id == facts.boot_id
     assert second.clock_ns > first.clock_ns
