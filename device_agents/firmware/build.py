@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -38,7 +39,7 @@ def build(target: str, folder: Path, timeout_s: float = 300.0) -> Path:
         raise NoCompiler("there is no C compiler here (cc and make)")
     folder.mkdir(parents=True, exist_ok=True)
     # Beside, then renamed: two processes may build at once.
-    staging = Path(f"{build_folder}.{hashlib.sha256(str(made).encode()).hexdigest()[:6]}.{_unique()}")
+    staging = Path(f"{build_folder}.{hashlib.sha256(str(made).encode()).hexdigest()[:6]}.{os.getpid()}")
     command = ["make", "-s", "-C", str(SOURCES), f"BUILD={staging}", str(staging / target)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -51,9 +52,3 @@ def build(target: str, folder: Path, timeout_s: float = 300.0) -> Path:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return made
-
-
-def _unique() -> str:
-    import os
-
-    return str(os.getpid())

@@ -7,9 +7,12 @@ call that notices raises :class:`~device_agents.contract.DeviceReboot` or :class
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from device_agents.contract import (
     AgentError,
@@ -264,8 +267,6 @@ class SerialAgent:
     def _samples(self, inputs: Tensors | DataRef) -> dict[str, tensors.Array]:
         if isinstance(inputs, DataRef):
             return self._files.samples(inputs)
-        import numpy as np
-
         return {name: np.asarray(array) for name, array in inputs.items()}
 
     def _stopping(self, session: str) -> _Stopping:
@@ -339,8 +340,6 @@ def _reset_reason(hello: messages.Hello) -> str:
 
 def _firmware_id(hello: messages.Hello) -> str:
     """Names the firmware in the key of a result, as the runner's digest does on other boards."""
-    import hashlib
-
     words = (hello.firmware, hello.build, hello.engine, hello.engine_version, hello.system, hello.target)
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 from device_agents.contract import LinkError
@@ -35,9 +36,9 @@ class EmulatedChip:
         self._name = name
         self._spec = spec
         self._given = root
-        self.root = (
-            root if root is not None else Path(tempfile.gettempdir()) / f"boardtune-chip-{os.getpid()}-{id(self):x}"
-        )
+        self.root = root if root is not None else Path(tempfile.mkdtemp(prefix="boardtune-chip-"))
+        if root is None:
+            weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
         self._process: subprocess.Popen[bytes] | None = None
         self._port: str | None = None
         self._text = b""
