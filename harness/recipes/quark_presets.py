@@ -15,6 +15,7 @@ from harness.recipes.quark import TABLE
 from harness.recipes.recipe import FLOAT32, Recipe
 from harness.recipes.space import ParameterSource, Space
 
+_NONE = "none"
 STEP = 3000
 """Of the numbers of iterations; they begin with it too."""
 
@@ -67,12 +68,14 @@ class AutoSearchSpace:
         return total
 
     def suggest(self, source: ParameterSource) -> Recipe:
-        """A recipe of stage 2: calibration, and one of the algorithms that train."""
+        """Calibration, and one of the algorithms that train, or none, which is stage 1."""
         options = dict(self.fixed)
         for name, values in self.axes.items():
             if self._matters(name, options):
                 options[name] = _choice(source, name, values)
-        algorithm = source.categorical("algorithms", tuple(self.training))
+        algorithm = source.categorical("algorithms", (_NONE, *self.training))
+        if algorithm == _NONE:
+            return quark_recipe(**options)
         trained = self.training[algorithm]
         options[algorithm] = True
         count = source.integer(f"{algorithm}.num_iterations/{STEP}", 1, self.iterations // STEP)
@@ -81,6 +84,11 @@ class AutoSearchSpace:
         options[f"{algorithm}.learning_rate"] = source.floating(f"{algorithm}.learning_rate", low, high, log=True)
         options.update({f"{algorithm}.{name}": value for name, value in trained.fixed.items()})
         return quark_recipe(**options)
+
+    def answers(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """What :meth:`suggest` has to be answered for these options of stage 1."""
+        asked = {name: _word(options[name]) for name in self.axes if self._matters(name, options)}
+        return {**asked, "algorithms": _NONE}
 
     def _matters(self, name: str, options: Mapping[str, Any]) -> bool:
         if name == "cle.cle_steps":
@@ -178,8 +186,9 @@ AUTO_SEARCH: Mapping[str, AutoSearchSpace] = {
 def auto_search(name: str, space: AutoSearchSpace) -> Space:
     """Stage 1 first, every calibration in Quark's order; then the sampler, which has learned from it, over the
     algorithms that train."""
-    first = dict.fromkeys(quark_recipe(**options) for options in space.first_stage())
-    return Space(name, None, space.suggest, seeds=(FLOAT32, *first))
+    first = {quark_recipe(**options): space.answers(options) for options in space.first_stage()}
+    answers = {recipe.digest: given for recipe, given in first.items()}
+    return Space(name, None, space.suggest, seeds=(FLOAT32, *first), answers=answers)
 
 
 def _choice(source: ParameterSource, name: str, values: Sequence[Any]) -> Any:

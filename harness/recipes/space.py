@@ -7,9 +7,9 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.recipes.recipe import Recipe
 
@@ -37,6 +37,8 @@ class Space:
     """Number of different recipes; ``None`` with continuous parameters, or if too large to count."""
     seeds: tuple[Recipe, ...] = ()
     """Recipes worth trying before sampling, the float32 baseline first."""
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    """Digest of a seed -> the answers that make it, where the space knows them: samplers learn from such seeds."""
 
     def suggest(self, source: ParameterSource) -> Recipe:
         """One recipe from the answers of ``source``."""

@@ -71,7 +71,7 @@ class OptunaProposer:
         """Outcomes by digest that Optuna has not heard of, as no parameters were known for the recipe."""
         self._exhausted = False
         self._constraints = 1
-        self._catalogue = self._enumerate()
+        self._catalogue = {**self._enumerate(), **space.answers}
         self._seeds = [r for r in space.seeds if not r.is_float32]
 
     def ask(self, number: int) -> Proposal | None:

@@ -12,6 +12,9 @@ from harness.recipes.facts import ModelFacts
 from harness.recipes.mixed import MixedAxis
 from harness.recipes.presets import preset
 from harness.recipes.quark_presets import AUTO_SEARCH, QUARK_PRESETS, quark_recipe
+from harness.search.make import make_proposer
+from harness.search.proposer import Outcome, Proposal, SamplerName
+from harness.search.sources import FixedSource
 
 
 class Answers:
@@ -70,7 +73,11 @@ def test_stage_two_trains_and_asks_only_for_what_matters(name: str) -> None:
     asked: dict[str, tuple[object, ...]] = {}
     for seed in range(60):
         answers = Answers(seed)
-        options = dict(space.suggest(answers).options)
+        recipe = space.suggest(answers)
+        options = dict(recipe.options)
+        if not (options["adaround"] or options["adaquant"]):
+            assert recipe in space.seeds, "without training it is of stage 1"
+            continue
         algorithm = "adaround" if options["adaround"] else "adaquant"
         assert options[algorithm] is True
         other = "adaquant" if options["adaround"] else "adaround"
@@ -85,6 +92,38 @@ def test_stage_two_trains_and_asks_only_for_what_matters(name: str) -> None:
             assert asked.setdefault(question, choices) == choices
     assert asked["adaround.learning_rate"] == (1e-2, 1e-1, True)
     assert asked["adaquant.learning_rate"] == (1e-6, 1e-3 if name == "quark-advanced" else 1e-4, True)
+
+
+@pytest.mark.parametrize("name", QUARK_PRESETS)
+def test_the_sampler_knows_stage_one(name: str) -> None:
+    space = preset(name, ModelFacts())
+    assert [space.suggest(FixedSource(space.answers[recipe.digest])) for recipe in space.seeds[1:]] == list(
+        space.seeds[1:]
+    )
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "qmc"])
+def test_samplers_go_on_from_stage_one(sampler: SamplerName) -> None:
+    def proposed() -> list[Proposal]:
+        proposer = make_proposer(preset("quark-a16w8", ModelFacts()), sampler, seed=3, objectives=2)
+        made = []
+        for number in range(33):
+            proposal = proposer.ask(number)
+            assert proposal is not None
+            made.append(proposal)
+            proposer.tell(number, Outcome("done", (float(int(proposal.recipe.digest[:6], 16)), 1.0)))
+        return made
+
+    made = proposed()
+    assert len({proposal.recipe.digest for proposal in made}) == 33
+    assert [proposal.origin for proposal in made[:14]] == ["baseline", *["enumerated"] * 12, "sampler"]
+    assert all(proposal.params for proposal in made[1:]), "told to the sampler with its parameters"
+    assert proposed() == made, "the same seed proposes the same"
+
+
+def test_a_range_has_no_grid() -> None:
+    with pytest.raises(ConfigError, match=r"'quark-xint8' has no grid: .*learning_rate' is continuous"):
+        make_proposer(preset("quark-xint8", ModelFacts()), "grid")
 
 
 def test_adaquant_has_quarks_other_values() -> None:
