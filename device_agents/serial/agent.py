@@ -149,7 +149,7 @@ class SerialAgent:
     ) -> LoadReport:
         deadline = Deadline(deadline_s)
         with self._link.blamed():
-            _check_options(options, pipeline)
+            check_options(options, pipeline)
             loaded = Loaded(sha256, options, pipeline)
             runs = self._bring_in(loaded, deadline)
             self._count += 1
@@ -344,7 +344,8 @@ def _firmware_id(hello: messages.Hello) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-def _check_options(options: RuntimeOptions, pipeline: Pipeline | None) -> None:
+def check_options(options: RuntimeOptions, pipeline: Pipeline | None) -> None:
+    """Raises :class:`BoardUnfit` for what no firmware does."""
     for provider, _ in options.providers:
         if provider != PROVIDER:
             raise BoardUnfit(

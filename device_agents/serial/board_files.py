@@ -21,6 +21,7 @@ from device_agents.transport import Deadline
 from .codes import Caps, Kind, SlotState, Type
 from .link import SerialLink
 from .messages import Hello, Slot
+from .samples import read_rows
 from .slots import choose_base, choose_slot
 from .upload import Upload, has
 
@@ -121,22 +122,7 @@ class BoardFiles:
         Raises:
             BadData: never deployed, not an ``.npz`` of plain arrays, or there are no such rows.
         """
-        path = self._samples.get(ref.sha256)
-        if path is None:
-            raise BadData(f"the data {ref.sha256[:12]}… was not deployed", hint="deploy it first")
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise BadData(f"{path} is not an .npz file of plain arrays: {error}") from error
-        if ref.rows is None:
-            return arrays
-        rows = list(ref.rows)
-        for name, array in arrays.items():
-            if array.ndim == 0 or any(not 0 <= row < len(array) for row in rows):
-                count = len(array) if array.ndim else 0
-                raise BadData(f"rows up to {max(rows)} are asked for; {name!r} has {count} samples")
-        return {name: array[rows] for name, array in arrays.items()}
+        return read_rows(self._samples.get(ref.sha256), ref)
 
 
 def _unfinished(hello: Hello, sha256: bytes) -> Slot | None:

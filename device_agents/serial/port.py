@@ -134,6 +134,16 @@ class Port:
             raise LinkError(f"{self.name} is gone: {error}", hint="is the board still plugged in?") from error
         return data
 
+    def pending(self) -> bytes:
+        """What has come already, without waiting. Raises :class:`LinkError`."""
+        parts = []
+        try:
+            while self._line.in_waiting:
+                parts.append(self._line.read(self._line.in_waiting))
+        except (serial.SerialException, OSError, TypeError) as error:
+            raise LinkError(f"{self.name} is gone: {error}", hint="is the board still plugged in?") from error
+        return b"".join(parts)
+
     def write(self, data: bytes) -> None:
         """All of it, or :class:`LinkError`."""
         try:

@@ -12,7 +12,13 @@ from device_agents.ssh.target import SshTarget
 from harness.boards.folders import config_folder, runtime_folder
 from harness.boards.host_lock import host_lock_folder
 from harness.boards.schema import Board
-from harness.boards.transports import EmulatedSerialTransport, LocalTransport, SerialTransport, SshTransport
+from harness.boards.transports import (
+    EmulatedSerialTransport,
+    LocalTransport,
+    MlperfTinyTransport,
+    SerialTransport,
+    SshTransport,
+)
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ def open_agent(board: Board) -> Agent:
         return _serial(board)
     if isinstance(transport, EmulatedSerialTransport):
         return _emulated_chip(board, transport)
+    if isinstance(transport, MlperfTinyTransport):
+        return _mlperf_tiny(board)
     return _emulated(board)
 
 
@@ -114,6 +122,15 @@ def serial_target(board: Board) -> SerialTarget:
     from device_agents.serial.port import SerialTarget
 
     transport = board.transport
+    if isinstance(transport, MlperfTinyTransport):
+        return SerialTarget(
+            lock_dir=runtime_folder() / "boards",
+            port=transport.port,
+            usb_serial=transport.usb_serial,
+            baud=transport.baud,
+            max_baud=transport.baud,
+            reset=transport.reset,
+        )
     if not isinstance(transport, SerialTransport):
         raise ConfigError(
             f"board {board.name!r} is not reached over a serial line but by {transport.kind}",
@@ -135,6 +152,12 @@ def _serial(board: Board) -> Agent:
     from device_agents.serial.agent import SerialAgent
 
     return SerialAgent(board.name, serial_target(board))
+
+
+def _mlperf_tiny(board: Board) -> Agent:
+    from device_agents.serial.mlperf_tiny import MlperfTinyAgent
+
+    return MlperfTinyAgent(board.name, serial_target(board))
 
 
 def _emulated_chip(board: Board, transport: EmulatedSerialTransport) -> Agent:

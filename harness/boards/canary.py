@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from device_agents.contract import Tensors
-from harness.boards.schema import FIRMWARE_CANARY, Board
+from harness.boards.schema import COMPILED_IN, FIRMWARE_CANARY, Board
 from harness.errors import ConfigError
 from harness.suggest import did_you_mean
 
 PACKAGED: Mapping[str, str] = {
     "conv-8m": "7be75573f0862ad7c2a74e17b147ba5e94f0541230dc79806a5fa7e445a045ce",
     "firmware-1": "9d1b964809c463a2f8e52fa3ce07118a026bc94e0b46614cfdda13f96e79e842",
+    COMPILED_IN: "3fcd8f642615a47fe6f769622f6fa99ac8f2d7c14cd67fc8a43d54fa6ef1b97a",
 }
 """Name -> sha256 of the packaged canaries; a change of one makes every earlier ratio to it meaningless."""
 
@@ -52,7 +53,7 @@ def canary_path(board: Board) -> Path:
         ConfigError: it is missing, or it is not the model that was pinned.
     """
     wanted = canary_sha256(board)
-    suffix = ".txt" if board.canary.model == FIRMWARE_CANARY else ".onnx"
+    suffix = ".txt" if board.canary.model in (FIRMWARE_CANARY, COMPILED_IN) else ".onnx"
     path = Path(board.canary.model) if board.canary.is_file else _FOLDER / f"{board.canary.model}{suffix}"
     try:
         with path.open("rb") as stream:

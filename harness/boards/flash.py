@@ -61,7 +61,12 @@ def flash_board(board: Board, *, build: bool, images: Path | None = None, run: R
         AgentError: no such port, or another boardtune drives the board.
     """
     target = serial_target(board)
-    chip = str(target.chip)
+    if target.chip is None:
+        raise ConfigError(
+            f"board {board.name!r} has firmware of its own ({board.transport.kind})",
+            hint="flash it with its vendor's tools",
+        )
+    chip = target.chip
     folder = images or cache_folder() / "firmware" / f"build-{chip}"
     commands: list[tuple[str, ...]] = []
     if build:

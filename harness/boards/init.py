@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@-]*")
 _SSH = re.compile(
     r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]]+\]|[^:@\s]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*)(?::(?P<port>\d+))?"
 )
+
+_SERIAL = {"serial", "mlperf_tiny"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def new_board(
     extra: list[str] = []
     if serial is not None:
         values["transport", "port"] = serial
+    if target is not None and template == "mlperf-tiny":
+        raise ConfigError("--target is for boards with boardtune's firmware", hint="leave it out")
     if target is not None:
         values["transport", "target"] = target
     if ssh is not None:
@@ -89,7 +94,7 @@ def new_board(
         extra += [f"key: {_scalar(_key_path(key))}"] if key is not None else []
     text = _edited(text, values, extra, drop_user=ssh is not None and ssh.user is None)
     path = folder / f"{name}.yaml"
-    _check(text, path, kind="ssh" if ssh is not None else "serial" if serial is not None else "local")
+    _check(text, path, kinds={"ssh"} if ssh is not None else _SERIAL if serial is not None else {"local"})
     _write(path, text, overwrite=overwrite)
     return path
 
@@ -146,13 +151,13 @@ def _key_path(key: str) -> str:
     return key if key.startswith("~") else str(Path(key).absolute())
 
 
-def _check(text: str, path: Path, *, kind: str) -> None:
+def _check(text: str, path: Path, *, kinds: Set[str]) -> None:
     source: BoardSource = read_source_text(text, path)
     board = resolve(source, {source.name: source}, {})
-    if board is not None and board.transport.kind != kind:
+    if board is not None and board.transport.kind not in kinds:
         raise ConfigError(
             "the template is for another transport",
-            hint="take --template local with --local, esp32 with --serial, and any other template with --ssh",
+            hint="take --template local with --local, esp32 or mlperf-tiny with --serial, and any other with --ssh",
         )
 
 

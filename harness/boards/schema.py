@@ -22,11 +22,13 @@ from pydantic_core import CoreSchema
 from device_agents.emulated.chip.spec import EmulatedChipSpec
 from device_agents.emulated.spec import EmulatedSpec
 from harness.boards.base import Flag, Number, Section, Text, Whole, invalid
-from harness.boards.transports import SERIAL_KINDS, Transport
+from harness.boards.transports import RUNTIME_OF, Transport
 from harness.boards.units import Seconds, SizeBytes
 from harness.suggest import closest
 
 FIRMWARE_CANARY = "firmware-1"
+COMPILED_IN = "compiled-in"
+"""The canary of boards whose firmware contains one model: that model."""
 """The canary that the firmware of microcontrollers contains."""
 API_VERSION = "boardtune/v1"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -139,8 +141,8 @@ class Threads(Section):
 class Runtime(Section):
     """What executes models on the board."""
 
-    name: Literal["onnxruntime", "esp-dl"] = "onnxruntime"
-    """Default: ``esp-dl`` on serial boards."""
+    name: Literal["onnxruntime", "esp-dl", "mlperf-tiny"] = "onnxruntime"
+    """Default: what runs behind the transport; ``esp-dl`` on serial boards."""
     providers: tuple[Provider, ...] = (Provider(name="CPUExecutionProvider"),)
     """Execution providers, most wanted first: a name, or ``{name: …, options: {…}}``."""
     threads: Threads = Threads()
@@ -196,8 +198,8 @@ class Canary(Section):
     """The small pinned model that is measured between candidates to see the board drift."""
 
     model: Text = "conv-8m"
-    """Name of a packaged canary (on serial boards ``firmware-1``, which their firmware contains), or the path of an
-    ``.onnx`` file relative to this board file."""
+    """Name of a packaged canary (on serial boards ``firmware-1``, which their firmware contains; on MLPerf Tiny
+    boards ``compiled-in``, the model of their firmware), or the path of an ``.onnx`` file relative to this file."""
     sha256: Annotated[Text, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Digest of the file; needed for a model of your own."""
     median_ms: Annotated[Number, Field(gt=0)] | None = None
@@ -270,10 +272,12 @@ class Board(Section):
     def _defaults_of_serial_boards(cls, value: Any) -> Any:
         """Their runtime and canary are those of the firmware."""
         transport = value.get("transport") if isinstance(value, Mapping) else None
-        if not isinstance(transport, Mapping) or transport.get("kind") not in SERIAL_KINDS:
+        kind = transport.get("kind") if isinstance(transport, Mapping) else None
+        if not isinstance(kind, str) or kind not in RUNTIME_OF:
             return value
         filled = dict(value)
-        for section, key, default in (("runtime", "name", "esp-dl"), ("canary", "model", FIRMWARE_CANARY)):
+        canary = COMPILED_IN if kind == "mlperf_tiny" else FIRMWARE_CANARY
+        for section, key, default in (("runtime", "name", RUNTIME_OF[kind]), ("canary", "model", canary)):
             given = filled.get(section, {})
             if isinstance(given, Mapping):
                 filled[section] = {key: default, **given}
@@ -281,12 +285,12 @@ class Board(Section):
 
     @model_validator(mode="after")
     def _runtime_fits_transport(self) -> Board:
-        serial = self.transport.kind in SERIAL_KINDS
-        if serial != (self.runtime.name == "esp-dl"):
+        if self.runtime.name != RUNTIME_OF.get(self.transport.kind, "onnxruntime"):
             raise invalid(
                 "runtime",
                 f"runtime {self.runtime.name} does not run behind transport kind {self.transport.kind}",
-                hint="esp-dl goes with serial boards, onnxruntime with the others; runtime.name can be left out",
+                hint="esp-dl goes with serial boards, mlperf-tiny with mlperf_tiny, onnxruntime with the others; "
+                "runtime.name can be left out",
                 at="runtime",
             )
         return self

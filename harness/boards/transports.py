@@ -216,6 +216,26 @@ class SerialTransport(Section):
         return self
 
 
+class MlperfTinyTransport(Section):
+    """A microcontroller on a serial line with MLPerf Tiny firmware, which contains one model: it can be timed and
+    checked."""
+
+    kind: Literal["mlperf_tiny"]
+    port: Annotated[Text, AfterValidator(_port)] | None = None
+    """Device or URL: ``/dev/ttyACM0``, ``COM3``, ``socket://host:port``, ``rfc2217://host:port``."""
+    usb_serial: Annotated[Text, Field(min_length=1, max_length=100)] | None = None
+    """Serial number of its USB device; the board is found by it on any port."""
+    baud: Annotated[Whole, Field(ge=9600, le=5_000_000)] = 115200
+    reset: Literal["auto", "classic", "usb_jtag", "none"] = "none"
+    """How control lines reset it, if they do; without, a board that hangs waits for its reset button."""
+
+    @model_validator(mode="after")
+    def _can_be_found(self) -> MlperfTinyTransport:
+        if self.port is None and self.usb_serial is None:
+            raise invalid("port", "nothing says where the board is", hint="write port or usb_serial", at="kind")
+        return self
+
+
 class EmulatedSerialTransport(Section):
     """A microcontroller that does not exist: its firmware's protocol on a pty of this machine (see ``emulated:``)."""
 
@@ -225,7 +245,13 @@ class EmulatedSerialTransport(Section):
 
 
 Transport = Annotated[
-    LocalTransport | SshTransport | EmulatedSshTransport | SerialTransport | EmulatedSerialTransport,
+    LocalTransport
+    | SshTransport
+    | EmulatedSshTransport
+    | SerialTransport
+    | EmulatedSerialTransport
+    | MlperfTinyTransport,
     Field(discriminator="kind"),
 ]
-SERIAL_KINDS = frozenset({"serial", "emulated_serial"})
+RUNTIME_OF = {"serial": "esp-dl", "emulated_serial": "esp-dl", "mlperf_tiny": "mlperf-tiny"}
+"""The runtime behind a kind of transport, where it is not ONNX Runtime."""

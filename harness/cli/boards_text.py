@@ -12,7 +12,7 @@ import click
 from harness.boards.findings import CheckReport
 from harness.boards.registry import BoardEntry, Registry
 from harness.boards.schema import Board
-from harness.boards.transports import SerialTransport, SshTransport
+from harness.boards.transports import MlperfTinyTransport, SerialTransport, SshTransport
 from harness.boards.trust import TrustQuestion
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "error": "error  "}
@@ -120,6 +120,8 @@ def _address(board: Board) -> str | None:
     transport = board.transport
     if isinstance(transport, SerialTransport):
         return transport.port or transport.mac or transport.usb_serial
+    if isinstance(transport, MlperfTinyTransport):
+        return transport.port or transport.usb_serial
     if not isinstance(transport, SshTransport):
         return None
     user = f"{transport.user}@" if transport.user else ""

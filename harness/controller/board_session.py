@@ -30,6 +30,7 @@ from harness.boards.canary import canary_path
 from harness.boards.chips import chip_of
 from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
+from harness.boards.own_model import no_receipt, sending_s
 from harness.boards.schema import Board, Limits
 from harness.controller.accuracy import SPOT_ROWS, Evaluated, Evaluator, chip_evaluator, evaluate_on_board
 from harness.controller.considerate import considerate
@@ -208,7 +209,7 @@ class BoardSession:
                     request.part,
                     request.batch,
                     timed.latency.p50 if timed.latency else None,
-                    _infer_deadline(timed, request),
+                    _infer_deadline(timed, request, self.board),
                 )
                 expected = {name: array[: len(rows.rows or ())] for name, array in evaluated.outputs.items()}
                 unlike = same_outputs(spot.outputs, postprocessed(expected, request.pipeline))
@@ -302,7 +303,7 @@ class BoardSession:
             reasons.append(f"the timed model computes something else than the evaluated one: {unlike}")
         if not load.placement.evidence:
             verdict = "suspect" if verdict == "valid" else verdict
-            reasons.append("no placement receipt: what ran where is not known")
+            reasons.append(no_receipt(self.board))
         metrics: dict[str, MetricResult] = {}
         if evaluated is not None and request.scoring is not None:
             try:
@@ -385,9 +386,10 @@ def _metrics(scoring: Scoring, evaluated: Evaluated, request: MeasureRequest) ->
     return score_outputs(part, scoring.metrics, scoring.bounds, floats, evaluated.outputs, is_float=request.is_float)
 
 
-def _infer_deadline(timed: MeasurementResult, request: MeasureRequest) -> float:
+def _infer_deadline(timed: MeasurementResult, request: MeasureRequest, board: Board) -> float:
     each = timed.latency.p50 / 1e9 if timed.latency else 1.0
-    return 60.0 + 5.0 * each * request.part.samples / request.batch
+    sent_s = sending_s(board, request.part.path.stat().st_size)
+    return 60.0 + 5.0 * each * request.part.samples / request.batch + 2.0 * sent_s
 
 
 def board_constraints(asked: Constraints, limits: Limits) -> Constraints:

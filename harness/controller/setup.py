@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.boards.chips import chip_of
+from harness.boards.own_model import has_own_model
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.finals import Asked
@@ -74,6 +75,7 @@ def set_up(plan: Plan, folder: Path, resumed: Mapping[str, Any] | None = None) -
     registry = load_registry()
     boards = {name: registry.get(name) for name in plan.boards}
     filter_by = load_filter(plan.filter)
+    refuse_own_models(boards)
     chips = chips_of(boards)
     if chips:
         check_for_chips(plan)
@@ -139,6 +141,17 @@ def space_of(plan: Plan, prepared: Prepared, mixed: MixedAxis | None = None, chi
     if space.enumerated is not None:
         return listed_space(space.name, (FLOAT32, *own, *space.enumerated))
     return replace(space, seeds=tuple({recipe.digest: recipe for recipe in (FLOAT32, *own, *space.seeds)}.values()))
+
+
+def refuse_own_models(boards: Mapping[str, Board]) -> None:
+    """Raises :class:`ConfigError` where a board takes no candidates."""
+    fixed = [name for name, board in boards.items() if has_own_model(board)]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)}: MLPerf Tiny firmware contains one model and takes no other, so there is nothing to "
+            "search",
+            hint=f"boardtune measure MODEL --boards {','.join(fixed)} times and checks the model it contains",
+        )
 
 
 def chips_of(boards: Mapping[str, Board]) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ def test_trust_of_an_unreachable_board_ends_with_4(monkeypatch: pytest.MonkeyPat
     assert failure(run("trust", "pi", "--yes")).exit_code == ExitCode.BOARD_UNAVAILABLE
 
 
-SSH_TEMPLATES = [name for name in template_names() if name not in ("local", "esp32")]
+SSH_TEMPLATES = [name for name in template_names() if name not in ("local", "esp32", "mlperf-tiny")]
 
 
 @pytest.mark.parametrize("template", SSH_TEMPLATES)
