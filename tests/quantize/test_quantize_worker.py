@@ -89,7 +89,7 @@ def test_accepts_and_describes(worker: QuantizeWorker, job: QuantizeJob) -> None
         ("raising", Cause.FAILED, ["list index out of range in the rewriter", "raising"]),
         ("bad-data", Cause.BAD_CALIBRATION, ["calibration data is empty", "give some"]),
         ("hog-at-once", Cause.OUT_OF_MEMORY, ["memory"]),
-        ("lying", Cause.FAILED, ["not an ONNX model"]),
+        ("lying", Cause.DOES_NOT_LOAD, ["not an ONNX model"]),
         ("copying", Cause.NOTHING_QUANTIZED, ["no operator"]),
         ("nonsense", Cause.UNSUPPORTED, ["nonsense", "ort"]),
     ],
