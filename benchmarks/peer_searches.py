@@ -7,8 +7,8 @@ peer stand those of our recipes that hold numbers as it does:
 
 - Quark's ``A8W8_SEARCH``: one scale per tensor (its space has no other). Two stages: a grid of calibrations, then
   AdaRound and AdaQuant, on processors instead of the graphics card it names;
-- ESP-PPQ's ``fast`` mode: power-of-two scales, one per tensor (esp32s3) or one per channel of weights (esp32p4), judged
-  by the executor that simulates the target. 16-bit layers are off, as it comes;
+- ESP-PPQ's ``fast`` mode, its quickest strategies first: power-of-two scales, one per tensor (esp32s3) or one per
+  channel of weights (esp32p4), judged by the executor that simulates the target. 16-bit layers are off, as it comes;
 - ours without restriction: 8 bits, scales as the recipe likes.
 
 Ours is preset ``standard`` and its sampler, with the choices taken away that other bit widths would need; nothing stays
@@ -247,6 +247,9 @@ def main() -> None:
     parser.add_argument("--esp-ppq", help="interpreter that has esp-ppq")
     parser.add_argument("--examples", nargs="+", default=["fashion_mnist"], help="with labels of classes, and built")
     parser.add_argument("--test-set", type=Path, help=".npz of labelled samples, instead of the example's eval.npz")
+    parser.add_argument(
+        "--peers", nargs="+", choices=SIDES, default=list(SIDES), help="[all whose interpreter is named]"
+    )
     parser.add_argument("--seconds", type=float, default=300.0, help="for each search [%(default)s]")
     parser.add_argument("--side", choices=[side.vendor for side in SIDES.values()], help=argparse.SUPPRESS)
     parser.add_argument("files", nargs="*", type=Path, help=argparse.SUPPRESS)
@@ -258,7 +261,7 @@ def main() -> None:
         search(model, folder, out, arguments.seconds, *targets)
         return
     interpreters = {"quark": arguments.quark, "esp-ppq": arguments.esp_ppq}
-    peers = {name: path for name in SIDES if (path := interpreters[name.split()[0]])}
+    peers = {name: path for name in arguments.peers if (path := interpreters[name.split()[0]])}
     if not peers:
         print("skipped: no peer's interpreter was named; see --help for how to make one")
         return

@@ -126,6 +126,10 @@ def esp_ppq(model: Path, folder: Path, out: Path, seconds: float, target: str) -
     given = out / "given.onnx"
     shutil.copyfile(model, given)
     setting = AutoQuantSearchSetting(search_mode="fast", run_dir=str(out / "trials"))
+    # The same strategies, those without training first: it begins with all methods at once, which takes minutes, and in
+    # a bounded time would see few others.
+    for switches in setting.strategy_space.values():
+        switches.sort()
     best.record(
         _ended(
             lambda: espdl_auto_quantize_onnx(
