@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.report import plots, svg, wording
 from harness.report.data import BoardSection, Entry, ReportData
+from harness.report.history import history
 from harness.report.markup import Child, Markup, el, join, text
 from harness.report.sections import boards_facts, duplicates_table, losses_table, plan_table, run_facts
 from harness.report.tables import all_table, badge, top_table
@@ -98,6 +99,15 @@ def _board(data: ReportData, board: BoardSection) -> Markup:
             plots.canary_drift(board),
             "Median latency of the canary, a small fixed model timed between the candidates. Candidates are reported "
             "relative to it, so a slow drift cancels; a jump would void the measurement.",
+            board,
+        )
+    )
+    parts.append(
+        _figure(
+            "How the search went on",
+            history(board),
+            "Median latency of each candidate in the order of trials; crosses do not keep the constraints. The line "
+            "is the fastest so far of those that do.",
             board,
         )
     )

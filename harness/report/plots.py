@@ -51,7 +51,7 @@ def pareto(board: BoardSection, metric: str, units: Mapping[str, str], limit_ns:
         axes.margins(x=0.08, y=0.12)
         _edge_points(axes, [e for e in points if not low <= _place(e, metric, scale)[2] <= high], metric, scale)
         _name_points(figure, axes, points, metric, scale)
-        _watermark(axes, board.emulated)
+        watermark(axes, board.emulated)
 
     return svg.figure_svg(
         f"pareto-{board.key}",
@@ -81,7 +81,7 @@ def distributions(board: BoardSection) -> Markup | None:
         left.set_ylim(0, 1.02)
         left.set_title("All samples")
         _spread(right, shown, colours)
-        _watermark(left, board.emulated)
+        watermark(left, board.emulated)
 
     names = ", ".join("float" if d.is_float else wording.trial_name(d.trial) for d in shown)
     return svg.figure_svg(
@@ -125,7 +125,7 @@ def canary_drift(board: BoardSection) -> Markup | None:
         axes.set_xticks([])
         axes.grid(False, axis="x")
         _temperature(axes, board)
-        _watermark(axes, board.emulated, below=True)
+        watermark(axes, board.emulated, below=True)
 
     return svg.figure_svg(
         f"canary-{board.key}",
@@ -342,7 +342,7 @@ def _latency_axis(axes: Axes, values_ms: Sequence[float], note: str = "") -> Non
     axes.set_xlabel(f"latency, {'µs' if small else 'ms'}{note}")
 
 
-def _watermark(axes: Axes, emulated: bool, *, below: bool = False) -> None:
+def watermark(axes: Axes, emulated: bool, *, below: bool = False) -> None:
     """Outside the axes, where no data is: at the upper right, or ``below`` them."""
     if emulated:
         height, side = (-0.03, "top") if below else (1.01, "bottom")

@@ -106,7 +106,7 @@ def test_it_is_well_formed_with_unique_ids_that_resolve(html: str) -> None:
 def test_figures_have_alternative_text_and_tables_have_captions_and_scopes(html: str) -> None:
     page = Page(html)
     figures = [a for tag, a in page.elements if tag == "svg"]
-    assert len(figures) == 6
+    assert len(figures) == 8
     assert all(a.get("role") == "img" and a.get("aria-label") for a in figures)
     tables = sum(tag == "table" for tag, _ in page.elements)
     assert tables == sum(tag == "caption" for tag, _ in page.elements)
@@ -339,7 +339,7 @@ def test_a_real_browser_shows_it_without_network_or_console_errors(run: RunDirec
     (tmp_path / "b").mkdir()
     dom, console, asked = browse(write_report(run), tmp_path / "b")
     assert (console, asked) == ([], [])
-    assert dom.count("<svg") == 6
+    assert dom.count("<svg") == 8
     assert "ship 0002" in dom
 
 
