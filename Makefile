@@ -20,7 +20,7 @@ test-slow: $(VENV)/.dev
 
 # Environments of vendors' quantizers, for the slow tests; those that are there already are left.
 backends: $(VENV)/.dev
-	@for name in esp_ppq; do \
+	@for name in esp_ppq quark; do \
 	  $(BIN)/boardtune backends check $$name 2>/dev/null || $(BIN)/boardtune backends install $$name || exit 1; done
 
 lint: $(VENV)/.dev
