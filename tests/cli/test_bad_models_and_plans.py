@@ -198,7 +198,7 @@ def test_without_what_is_needed(boardtune: Boardtune) -> None:
     assert "--resume needs --run-dir" in err
     code, _, err = boardtune("measure")
     assert code == ExitCode.USAGE
-    assert "which model?" in err
+    assert "give one model: MODEL or --model" in err
 
 
 @pytest.mark.parametrize(("word", "meant"), [("serch", "search"), ("mesure", "measure"), ("board", "boards")])
