@@ -62,7 +62,9 @@ class BoardFiles:
         """
         size = path.stat().st_size
         self._note_axes(path, sha256)
-        if self.has(sha256, deadline):
+        hello = self._link.hello(deadline)
+        if sha256 in self._samples or _resident(hello, bytes.fromhex(sha256)):
+            self._used[bytes.fromhex(sha256)] = next(self._clock)
             return DeployReport(sha256, size, 0)
         data = path.read_bytes()
         actual = hashlib.sha256(data).hexdigest()
@@ -73,7 +75,7 @@ class BoardFiles:
             return DeployReport(sha256, size, 0)
         if not data:
             raise BadData(f"{path} is empty", hint="a model file is wanted")
-        sent, resumed = self.put(data, Kind.MODEL, {bytes.fromhex(digest) for digest in keep}, deadline)
+        sent, resumed = self.put(data, Kind.MODEL, {bytes.fromhex(digest) for digest in keep}, deadline, hello)
         return DeployReport(sha256, size, sent, resumed)
 
     def axes(self, sha256: str) -> Axes | None:
@@ -89,11 +91,13 @@ class BoardFiles:
             if METADATA in model.metadata:
                 self._axes[sha256] = Axes.of(model)
 
-    def put(self, data: bytes, kind: Kind, keep: Collection[bytes], deadline: Deadline) -> tuple[int, bool]:
-        """Sends what is not there. (bytes sent, whether an upload of before was continued)."""
+    def put(
+        self, data: bytes, kind: Kind, keep: Collection[bytes], deadline: Deadline, hello: Hello | None = None
+    ) -> tuple[int, bool]:
+        """Sends what is not there: (bytes sent, whether an upload went on). ``hello``: if it was just asked for."""
         digest = hashlib.sha256(data).digest()
         self._used[digest] = next(self._clock)
-        hello = self._link.hello(deadline)
+        hello = hello or self._link.hello(deadline)
         slot = _unfinished(hello, digest) or choose_slot(hello.slots, len(data), kind, keep, self._used)
         pack = self._pack and bool(hello.caps & Caps.DEFLATE)
         base = None
@@ -123,6 +127,11 @@ class BoardFiles:
             BadData: never deployed, not an ``.npz`` of plain arrays, or there are no such rows.
         """
         return read_rows(self._samples.get(ref.sha256), ref)
+
+
+def _resident(hello: Hello, sha256: bytes) -> bool:
+    committed = (slot.sha256 for slot in hello.slots if slot.state == SlotState.COMMITTED)
+    return sha256 == hello.canary_sha256 or sha256 in committed
 
 
 def _unfinished(hello: Hello, sha256: bytes) -> Slot | None:

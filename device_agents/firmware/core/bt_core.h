@@ -4,6 +4,7 @@
 
 #include "bt_buf.h"
 #include "bt_engine.h"
+#include "bt_pack.h"
 #include "bt_platform.h"
 
 #define BT_MAX_CHUNKS 4096u /* 16 MiB */
@@ -20,6 +21,7 @@ typedef struct bt_transfer {
     uint8_t slot, base_slot;
     uint32_t size, chunks, first_missing;
     uint8_t sha256[BT_SHA256_BYTES];
+    bt_sha256 sha; /* of the slot's bytes before first_missing, as they were written */
     uint8_t received[BT_MAX_CHUNKS / 8];
 } bt_transfer;
 

@@ -110,6 +110,7 @@ bt_status bt_put_begin(bt_core *core, bt_reader *in, bt_writer *out) {
         transfer->size = size;
         transfer->chunks = (size + BT_CHUNK_BYTES - 1) / BT_CHUNK_BYTES;
         memcpy(transfer->sha256, sha256, BT_SHA256_BYTES);
+        bt_sha256_begin(&transfer->sha);
         transfer->active = true;
         core->slots[slot].state = BT_SLOT_RECEIVING;
         core->slots[slot].size = size;
@@ -173,7 +174,11 @@ bt_status bt_put_chunk(bt_core *core, bt_reader *in, bt_writer *out) {
         if (!platform->slot_write(platform->ctx, transfer->slot, offset, core->scratch, length))
             return bt_fail(core, BT_FLASH_FAILED, "the slot cannot be written");
         transfer->received[index / 8] |= (uint8_t)(1u << index % 8);
-        while (received(transfer, transfer->first_missing)) transfer->first_missing++;
+        for (; received(transfer, transfer->first_missing); transfer->first_missing++) {
+            uint32_t at = transfer->first_missing * BT_CHUNK_BYTES;
+            uint32_t part = transfer->size - at < BT_CHUNK_BYTES ? transfer->size - at : BT_CHUNK_BYTES;
+            bt_sha256_add(&transfer->sha, platform->slots[transfer->slot].data + at, part);
+        }
     }
     uint32_t later = 0;
     for (uint32_t i = 0; i < 32; i++)
@@ -193,7 +198,9 @@ bt_status bt_put_end(bt_core *core, bt_reader *in, bt_writer *out) {
     if (!transfer->active || transfer->id != id) return bt_fail(core, BT_BAD_STATE, "no such transfer");
     if (transfer->first_missing < transfer->chunks) return bt_fail(core, BT_BAD_STATE, "chunks are missing");
     uint8_t slot = transfer->slot;
-    if (!sha_of_slot(core, slot, transfer->size, digest) || memcmp(digest, transfer->sha256, sizeof digest) != 0) {
+    bt_sha256 sha = transfer->sha; /* this request may come again */
+    bt_sha256_end(&sha, digest);
+    if (memcmp(digest, transfer->sha256, sizeof digest) != 0) {
         clear(core, slot);
         return bt_fail(core, BT_DIGEST_MISMATCH, "what arrived has another sha256; it was thrown away");
     }
