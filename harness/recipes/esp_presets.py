@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.errors import ConfigError
@@ -61,7 +61,7 @@ def esp_standard(targets: Sequence[str]) -> Space:
     def build(source: ParameterSource) -> Recipe:
         return _sampled(source, targets, trained=False)
 
-    return Space("standard", None, build, seeds=esp_quick(targets).seeds)
+    return _taught("standard", build, esp_quick(targets).seeds)
 
 
 def esp_full(targets: Sequence[str]) -> Space:
@@ -70,7 +70,7 @@ def esp_full(targets: Sequence[str]) -> Space:
     def build(source: ParameterSource) -> Recipe:
         return _sampled(source, targets, trained=True)
 
-    return Space("full", None, build, seeds=esp_quick(targets).seeds)
+    return _taught("full", build, esp_quick(targets).seeds)
 
 
 def _sampled(source: ParameterSource, targets: Sequence[str], *, trained: bool) -> Recipe:
@@ -112,7 +112,7 @@ def autoquant_fast(targets: Sequence[str]) -> Space:
         return _autoquant(source, targets)
 
     first = [esp_recipe(target=target, **options) for options in first_stage() for target in targets]
-    return Space("esp-ppq-fast", None, build, seeds=(FLOAT32, *first))
+    return _taught("esp-ppq-fast", build, (FLOAT32, *first))
 
 
 def _autoquant(source: ParameterSource, targets: Sequence[str]) -> Recipe:
@@ -128,6 +128,35 @@ def _autoquant(source: ParameterSource, targets: Sequence[str]) -> Recipe:
     return esp_recipe(**options)
 
 
+def _taught(name: str, build: Callable[[ParameterSource], Recipe], seeds: Sequence[Recipe]) -> Space:
+    """A sampled space whose sampler learns from those seeds that it could have proposed itself."""
+    answers = {}
+    for recipe in seeds:
+        known = _Known(dict(recipe.options))
+        if recipe.scheme == "vendor" and build(known) == recipe:
+            answers[recipe.digest] = known.given
+    return Space(name, None, build, seeds=tuple(seeds), answers=answers)
+
+
+class _Known:
+    """Answers as the options of a recipe have it; what they do not say, with the first choice."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self.given: dict[str, Any] = {}
+
+    def categorical(self, name: str, choices: Sequence[str]) -> str:
+        word = _word(self._options.get(name))
+        self.given[name] = word if word in choices else choices[0]
+        return str(self.given[name])
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        raise NotImplementedError(name)
+
+    def floating(self, name: str, low: float, high: float, log: bool = False) -> float:
+        raise NotImplementedError(name)
+
+
 def _target(source: ParameterSource, targets: Sequence[str]) -> str:
     return targets[0] if len(targets) == 1 else source.categorical("target", tuple(targets))
 
@@ -136,8 +165,14 @@ def _choice(source: ParameterSource, name: str, values: Sequence[Any]) -> Any:
     """Samplers answer in words."""
     if len(values) == 1:
         return values[0]
-    words = {f"{value:g}" if isinstance(value, int | float) else str(value): value for value in values}
+    words = {_word(value): value for value in values}
     return words[source.categorical(name, tuple(words))]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 ESP_PRESETS = {

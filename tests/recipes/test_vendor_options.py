@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -154,6 +154,16 @@ class Answers:
         raise AssertionError(name)
 
 
+class Repeating(Answers):
+    def __init__(self, given_answers: Mapping[str, Any]) -> None:
+        super().__init__(0)
+        self._given = given_answers
+
+    def categorical(self, name: str, choices: Sequence[str]) -> str:
+        assert self._given[name] in choices
+        return str(self._given[name])
+
+
 @pytest.mark.parametrize("name", ["quick", "standard", "full", "esp-ppq-fast", "esp-ppq-exhaustive"])
 def test_presets_make_recipes_for_the_chips_there_are(name: str) -> None:
     space = preset(name, ModelFacts(), esp_targets=("esp32s3", "esp32p4"))
@@ -168,6 +178,16 @@ def test_fast_begins_with_stage_one() -> None:
     assert len(space.seeds) == 49
     assert dict(space.seeds[1].options)["calib_algorithm"] == "kl"
     assert dict(space.seeds[1].options)["tqt.steps"] == 500
+
+
+@pytest.mark.parametrize("targets", [("esp32s3",), ("esp32s3", "esp32p4")])
+def test_samplers_learn_from_the_first_stage(targets: tuple[str, ...]) -> None:
+    space = preset("esp-ppq-fast", ModelFacts(), esp_targets=targets)
+    assert len(space.answers) == 48 * len(targets)
+    by_digest = {recipe.digest: recipe for recipe in space.seeds}
+    for digest, given_answers in space.answers.items():
+        assert space.suggest(Repeating(given_answers)) == by_digest[digest]
+    assert preset("full", ModelFacts(), esp_targets=targets).answers
 
 
 def test_the_sampled_space_is_autoquants() -> None:
