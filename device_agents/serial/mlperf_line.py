@@ -197,13 +197,6 @@ class MlperfLine:
             detail=self.log.tail(),
         )
 
-    def reset(self) -> bool:
-        """By the control lines; whether the board has them. The line is closed by it."""
-        port = self._port
-        done = port is not None and port.reset()
-        self.drop()
-        return done
-
     def drop(self) -> None:
         if self._port is not None:
             self._port.close()
@@ -291,7 +284,10 @@ class MlperfLine:
             self._check_boot(before, "a pause")
             self._send(command)
             lines = self._reply(during, deadline, quiet_s)
-        except AgentError:
+        except AgentError as error:
+            # What still runs there is stopped by a reset: there is nothing else.
+            if isinstance(error, DeviceTimeout) and not self._live().reset():
+                error.hint = error.hint or "it has no reset line: press its reset button, then try again"
             self.drop()
             raise
         self._mark = self.log.mark()

@@ -187,7 +187,7 @@ class MlperfTinyAgent:
         """One sample per ``infer 1 0%``, from the device's own stamps; the next block takes the next row, as a row is
         slow to send. ``min_ns`` and ``max_ns`` count the device's clock, the line's pauses between inferences too."""
         deadline = Deadline(deadline_s)
-        with self._blamed(session):
+        with self._blamed():
             if request.batch != 1:
                 raise BadData(f"{request.batch} samples per inference are asked for; the firmware takes 1")
             rows = self._rows(session, inputs, request.rows)
@@ -200,7 +200,7 @@ class MlperfTinyAgent:
 
     def infer(self, session: str, inputs: Tensors | DataRef, batch: int = 1, deadline_s: float = 600.0) -> Inference:
         deadline = Deadline(deadline_s)
-        with self._blamed(session):
+        with self._blamed():
             if batch != 1:
                 raise BadData(f"{batch} samples per inference are asked for; the firmware takes 1")
             outputs: list[tuple[float, ...]] = []
@@ -234,15 +234,12 @@ class MlperfTinyAgent:
         self._boot_id = ""
 
     @contextmanager
-    def _blamed(self, session: str | None = None) -> Iterator[None]:
-        """Errors name the board. What still runs when a call is given up is stopped by a reset: there is nothing else.
-        A session is lost with its boot; no boot id outlives a line whose state is unknown."""
+    def _blamed(self) -> Iterator[None]:
+        """Errors name the board. Sessions are lost with their boot; no boot id outlives a line of unknown state."""
         try:
             yield
         except AgentError as error:
             error.board = error.board or self.name
-            if isinstance(error, DeviceTimeout) and session is not None and not self._line.reset():
-                error.hint = error.hint or "it has no reset line: press its reset button, then try again"
             if isinstance(error, DeviceTimeout | LinkError | DeviceReboot):
                 self._lose_all(error.message)
             raise

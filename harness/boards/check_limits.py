@@ -17,10 +17,11 @@ _BUSY_SHARE = 0.5
 
 def check_facts(board: Board, facts: BoardFacts) -> Iterator[Finding]:
     """Who answered, and whether its runtime has what the file asks for."""
+    memory = f"{format_size(facts.memory_bytes)} memory, " if facts.memory_bytes else ""
     yield Finding(
         "ok",
-        f"{facts.cpu_model} ({facts.machine}), {facts.cpu_count} processors, {format_size(facts.memory_bytes)} memory, "
-        f"{facts.os}" + (f", Python {facts.python}" if facts.python else ""),
+        f"{facts.cpu_model} ({facts.machine}), {facts.cpu_count} processors, {memory}{facts.os}"
+        + (f", Python {facts.python}" if facts.python else ""),
     )
     yield Finding("ok", f"{facts.runtime} {facts.runtime_version} with {', '.join(facts.providers)}")
     if facts.runtime != board.runtime.name:

@@ -30,7 +30,7 @@ from harness.boards.canary import canary_path
 from harness.boards.chips import chip_of
 from harness.boards.host_lock import times_on_this_host
 from harness.boards.options import runtime_options
-from harness.boards.own_model import no_receipt, sending_s
+from harness.boards.own_model import doubts, sending_s
 from harness.boards.schema import Board, Limits
 from harness.controller.accuracy import SPOT_ROWS, Evaluated, Evaluator, chip_evaluator, evaluate_on_board
 from harness.controller.considerate import considerate
@@ -303,7 +303,7 @@ class BoardSession:
             reasons.append(f"the timed model computes something else than the evaluated one: {unlike}")
         if not load.placement.evidence:
             verdict = "suspect" if verdict == "valid" else verdict
-            reasons.append(no_receipt(self.board))
+            reasons += doubts(self.board, self.facts, timed.latency.p50 if timed.latency else None)
         metrics: dict[str, MetricResult] = {}
         if evaluated is not None and request.scoring is not None:
             try:
@@ -318,7 +318,7 @@ class BoardSession:
             artifact=request.artifact,
             compiled_sha256=load.compiled_sha256,
             latency_ns=timed.latency,
-            load_ns=load.load_ns,
+            load_ns=load.load_ns or None,  # nothing is loaded where the firmware has the model
             first_ns=timed.first_ns,
             peak_memory_bytes=max(
                 (m for m in (timed.peak_memory_bytes, evaluated.peak_memory_bytes if evaluated else None) if m),

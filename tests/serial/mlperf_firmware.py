@@ -43,7 +43,8 @@ class Firmware:
 
     def now_us(self) -> int:
         now = time.monotonic_ns() // 1000 + self.offset_us
-        return now // 10_000 * 10_000 if self.fault == "coarse" else now
+        step = {"still": 10_000_000, "coarse": 1000}.get(self.fault, 1)
+        return now // step * step
 
     def say(self, text: str) -> None:
         os.write(self.line, text.encode("latin-1"))
@@ -82,6 +83,8 @@ class Firmware:
             self.results()
         else:
             self.say(f"e-[Unknown command: {words[0]}]\r\n")
+        if self.fault == "chatter":
+            self.say("I (1234) sensors: 41.5 C\r\n\x1b[0m\xff\x00")
         self.say("m-ready\r\n")
         if self.fault == "reset in a pause" and words[0] == "infer" and self.inferred == 2:
             self.say(BOOT.format(3))
@@ -93,6 +96,11 @@ class Firmware:
                 self.say(f"Supplied buffer size {self.expected} exceeds maximum of {MOST_BYTES}\n")
             else:
                 self.say(f"m-[Expecting {self.expected} bytes]\r\n")
+            return
+        if self.fault == "reset while loading" and self.inferred > 0:
+            self.fault = ""
+            self.buffer = b""
+            self.say(BOOT.format(3))
             return
         digits = words[0][:-2] if self.fault == "a lost byte" else words[0]
         try:
@@ -132,8 +140,10 @@ class Firmware:
         self.inferences += 1
         self.outputs = computed(self.x)
         self.offset_us += begun + took - self.now_us()
-        if self.fault == "coarse":
+        if self.fault == "still":
             took = 0
+        if self.fault == "coarse":
+            took = self.now_us() - begun
         if strikes == "a wild stamp":
             took = 10**9
         if strikes == "back in time":

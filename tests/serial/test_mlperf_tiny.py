@@ -32,8 +32,9 @@ from device_agents.contract import (
 )
 from device_agents.serial.mlperf_line import Clock
 from device_agents.serial.mlperf_tiny import MlperfTinyAgent
-from device_agents.serial.port import SerialTarget
+from device_agents.serial.port import Port, SerialTarget
 from harness.boards.canary import canary_path, canary_sha256
+from harness.boards.own_model import doubts, sending_s
 from harness.boards.schema import Board
 from harness.cli.main import cli
 from harness.errors import ConfigError
@@ -222,6 +223,8 @@ def test_faults_in_the_middle(
         with pytest.raises(error, match=words) as raised:
             agent.measure(session, rows, QUICK, deadline_s=2.0 if fault == "hang" else COMMAND_S)
         assert raised.value.board == "tiny"
+        if fault == "hang":
+            assert "press its reset button" in raised.value.hint
         if fault in ("endless", "hang", "unplugged"):
             return
         if issubclass(error, DeviceReboot):
@@ -235,6 +238,48 @@ def test_faults_in_the_middle(
         assert np.array_equal(agent.infer(again.session, rows).outputs["y"], expected(model, data))
 
 
+def test_a_board_that_hangs_is_reset(tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resets: list[str] = []
+
+    def reset(port: Port) -> bool:
+        resets.append(port.name)
+        return len(resets) == 1
+
+    with loaded(tmp_path, model, data, "hang") as (agent, session, rows, _):
+        monkeypatch.setattr(Port, "reset", reset)
+        with pytest.raises(DeviceTimeout) as raised:
+            agent.measure(session, rows, QUICK, deadline_s=1.0)
+        assert (len(resets), raised.value.hint) == (1, "")
+        with pytest.raises(DeviceTimeout, match="not a byte"):
+            agent.recover(COMMAND_S)
+        assert len(resets) == 2
+
+
+def test_a_reset_while_a_row_is_sent(tmp_path: Path, model: Path, data: Path) -> None:
+    with loaded(tmp_path, model, data, "reset while loading") as (agent, session, rows, _):
+        with pytest.raises(DeviceReboot, match="rebooted during db%"):
+            agent.infer(session, rows)
+        agent.recover(COMMAND_S)
+        session = agent.load(digest(model), RuntimeOptions()).session
+        assert np.array_equal(agent.infer(session, rows).outputs["y"], expected(model, data))
+
+
+def test_a_log_on_the_same_line(tmp_path: Path, model: Path, data: Path) -> None:
+    with loaded(tmp_path, model, data, "chatter") as (agent, session, rows, _):
+        assert np.array_equal(agent.infer(session, rows).outputs["y"], expected(model, data))
+        assert "sensors: 41.5 C" in agent.line_log
+
+
+def test_steps_of_the_clock_are_found_and_told(tmp_path: Path, model: Path, data: Path) -> None:
+    with loaded(tmp_path, model, data, "coarse") as (agent, session, rows, _):
+        assert set(agent.measure(session, rows, QUICK).samples_ns) <= {2_000_000, 3_000_000}
+        facts = agent.describe()
+        assert facts.extra["clock_step_us"] == "1000"
+        board = board_at("/dev/null")
+        assert "steps of 1000 µs" in doubts(board, facts, 2.5e6)[1]
+        assert len(doubts(board, facts, 2.5e8)) == 1
+
+
 def test_a_line_that_loses_bytes(tmp_path: Path, model: Path, data: Path) -> None:
     with (
         loaded(tmp_path, model, data, "a lost byte") as (agent, session, rows, _),
@@ -243,9 +288,9 @@ def test_a_line_that_loses_bytes(tmp_path: Path, model: Path, data: Path) -> Non
         agent.infer(session, rows)
 
 
-def test_a_clock_too_coarse(tmp_path: Path, model: Path, data: Path) -> None:
+def test_a_clock_that_stands_still(tmp_path: Path, model: Path, data: Path) -> None:
     with (
-        loaded(tmp_path, model, data, "coarse") as (agent, session, rows, _),
+        loaded(tmp_path, model, data, "still") as (agent, session, rows, _),
         pytest.raises(BoardUnfit, match="does not move"),
     ):
         agent.measure(session, rows, QUICK)
@@ -348,6 +393,14 @@ def test_board_file() -> None:
     assert (board.runtime.name, board.canary.model) == ("mlperf-tiny", "compiled-in")
     with pytest.raises(ValueError, match="does not run behind"):
         board_at("/dev/ttyACM0", runtime={"name": "esp-dl"})
+
+
+def test_sending_takes_time_by_the_rate() -> None:
+    # 31 bytes are 66 characters and "m-ready\\r\\n" is 9: at 9600 baud 78 ms and the bridge's 20 ms.
+    slow = board_at("/dev/null")
+    slow = slow.model_copy(update={"transport": slow.transport.model_copy(update={"baud": 9600})})
+    assert sending_s(slow, 31) == pytest.approx(0.098125)
+    assert sending_s(slow, 3100) == pytest.approx(9.8125)
 
 
 def test_list_show_check_flash(boards: Path) -> None:
