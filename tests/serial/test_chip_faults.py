@@ -295,11 +295,11 @@ def test_activations_that_do_not_fit() -> None:
 
 def test_full_slots_and_worn_flash(tmp_path: Path) -> None:
     path, sha256 = big_file(tmp_path, 100_000)
-    with chip(fault("full_slots", "HAVE")) as agent:
+    with chip(fault("full_slots", "HELLO")) as agent:
         agent.connect()
         with pytest.raises(BoardUnfit, match="fit"):
             agent.deploy(path, sha256)
-    with chip(fault("flash_fails", "HAVE"), chip={"psram_kb": 0}) as agent:
+    with chip(fault("flash_fails", "HELLO"), chip={"psram_kb": 0}) as agent:
         agent.connect()
         with pytest.raises(BoardUnfit, match="flash"):
             agent.deploy(path, sha256)
