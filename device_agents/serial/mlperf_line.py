@@ -37,6 +37,8 @@ _CLOCK_SLACK_S = 60.0
 
 _READY = re.compile(r"m-ready$")
 _ERROR = re.compile(r"^e-\[(.*)\]$")
+_MISFIT = re.compile(r"(?:e-\[)?(Input db has .*?)\]?$")
+"""What most ``th_load_tensor()`` say of a row that does not fit the model, some as an error; they run all the same."""
 _BOOT = re.compile(r"m-(?:init-done|timestamp-mode-\w+)$")
 _LAP = re.compile(r"m-lap-us-(\d{1,20})")
 _RESULTS = re.compile(r"m-results-\[(.*)\]")
@@ -262,7 +264,7 @@ class MlperfLine:
             raise _no_stamps(len(laps), 2)
         start, end = self._take(laps[0]), self._take(laps[1])
         results = _numbers(lines) if any(line.startswith("m-results") for line in lines) else None
-        remark = next((line for line in lines if line.startswith("Input db has")), "")
+        remark = next((match[1] for line in lines if (match := _MISFIT.match(line))), "")
         return Ran(start, end, results, remark)
 
     def results(self, deadline: Deadline) -> tuple[float, ...]:
@@ -292,7 +294,7 @@ class MlperfLine:
             raise
         self._mark = self.log.mark()
         for line in lines:
-            if refused := _ERROR.search(line):
+            if (refused := _ERROR.search(line)) and not _MISFIT.match(line):
                 kind = BoardUnfit if "nknown command" in refused[1] else BadData
                 raise kind(f"the firmware refuses {during}: {refused[1]}", hint="is it MLPerf Tiny's firmware?")
         return lines

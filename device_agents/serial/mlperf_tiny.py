@@ -367,7 +367,7 @@ def _named(specs: Specs, rows: Sequence[tuple[float, ...]]) -> dict[str, npt.NDA
         if len(row) != wanted:
             raise BadData(
                 f"the firmware gives {len(row)} numbers, the outputs of the model have {wanted}",
-                hint="name the model that is in the firmware",
+                hint="name the model that is in the firmware, its outputs as m-results has them (one score, say)",
             )
     whole = np.array(rows, np.float32)
     ends = np.cumsum(counts)[:-1]

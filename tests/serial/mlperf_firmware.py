@@ -120,7 +120,8 @@ class Firmware:
         if len(self.buffer) == INPUTS:
             self.x = [value - 256 if value > 127 else value for value in self.buffer]
         else:
-            self.say(f"Input db has {len(self.buffer)} elemented, expected {INPUTS}\r\n")
+            text = f"Input db has {len(self.buffer)} elemented, expected {INPUTS}"
+            self.say(f"e-[{text}]\r\n" if self.fault == "misfits are errors" else f"{text}\r\n")
         self.say(f"m-warmup-start-{warmup}\r\nm-warmup-done\r\nm-infer-start-{count}\r\n")
         begun = self.now_us()
         self.stamp(begun)

@@ -153,9 +153,10 @@ def test_firmware_that_gives_results_only_when_asked(tmp_path: Path, model: Path
         assert np.array_equal(agent.infer(session, rows).outputs["y"], expected(model, data))
 
 
-def test_the_canary_runs_on_what_is_in_the_buffer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["", "misfits are errors"])
+def test_the_canary_runs_on_what_is_in_the_buffer(fault: str, tmp_path: Path) -> None:
     board = board_at("/dev/null")
-    with running() as (port, _), agent_on(port, tmp_path) as agent:
+    with running(fault) as (port, _), agent_on(port, tmp_path) as agent:
         agent.connect()
         assert agent.deploy(canary_path(board), canary_sha256(board)).sent_bytes == 0
         report = agent.load(canary_sha256(board), RuntimeOptions())
@@ -305,6 +306,7 @@ def changed(model: Path, folder: Path, inputs: int, kind: int = TensorProto.INT8
     return path
 
 
+@pytest.mark.parametrize("fault", ["", "misfits are errors"])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "error", "words"),
     [
@@ -314,10 +316,10 @@ def changed(model: Path, folder: Path, inputs: int, kind: int = TensorProto.INT8
     ],
 )
 def test_a_model_that_is_not_the_firmwares(
-    inputs: int, outputs: int, error: type[AgentError], words: str, tmp_path: Path, model: Path
+    fault: str, inputs: int, outputs: int, error: type[AgentError], words: str, tmp_path: Path, model: Path
 ) -> None:
     other = changed(model, tmp_path, inputs, outputs=outputs)
-    with running() as (port, _), agent_on(port, tmp_path) as agent:
+    with running(fault) as (port, _), agent_on(port, tmp_path) as agent:
         agent.connect()
         agent.deploy(other, digest(other))
         session = agent.load(digest(other), RuntimeOptions()).session
