@@ -85,6 +85,7 @@ def _only_weighted(base: Recipe, facts: ModelFacts) -> list[Recipe]:
         only.with_changes(calibration=percentile),
         only,
         only.with_changes(calibration=mse),
+        only.with_changes(activation="int8"),
         only.with_changes(activation="int8", calibration=percentile),
     ]
 

@@ -76,7 +76,7 @@ def test_quick_leaves_attention_and_gates_in_float_early(op_types: dict[str, int
     weighted = tuple(sorted({"Conv", "Gemm", "MatMul"} & set(op_types)))
     only = [recipe for recipe in recipes[:9] if recipe.op_types == weighted]
     assert {(r.activation, r.calibration.method) for r in only} == {
-        ("uint8", "percentile"), ("uint8", "minmax"), ("uint8", "mse"), ("int8", "percentile"),
+        ("uint8", "percentile"), ("uint8", "minmax"), ("uint8", "mse"), ("int8", "minmax"), ("int8", "percentile"),
     }  # fmt: skip
     assert {r.granularity for r in only} == {"per_channel"}
     assert len(recipes) <= 17
