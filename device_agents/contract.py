@@ -110,6 +110,17 @@ ERRORS: Mapping[str, type[AgentError]] = {
 
 
 @dataclass(frozen=True)
+class ProviderPlugin:
+    """Which library, and which of its devices, a provider is that comes as a plugin of ONNX Runtime."""
+
+    provider: str
+    library: str = ""
+    """Path on the board; empty: the one in the provider's Python package."""
+    device: Literal["", "cpu", "gpu", "npu"] = ""
+    """Kind of device; empty: the first the plugin finds."""
+
+
+@dataclass(frozen=True)
 class RuntimeOptions:
     """How the board's runtime executes a model. Part of the key of a result."""
 
@@ -119,6 +130,8 @@ class RuntimeOptions:
     inter_op_threads: int = 1
     graph_optimization: Literal["disabled", "basic", "extended", "all"] = "all"
     session_config: tuple[tuple[str, str], ...] = ()
+    plugins: tuple[ProviderPlugin, ...] = ()
+    """Of providers whose library or device is named; installed packages of plugins are found without."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +183,9 @@ class Placement:
     nodes: Mapping[str, tuple[str, ...]]
     """Provider name -> names of the artifact's nodes it ran."""
     fused: tuple[str, ...] = ()
-    """Nodes that were fused into another or folded away, so no provider runs them by name."""
+    """Nodes that became part of another, so no provider runs them by name."""
+    folded: tuple[str, ...] = ()
+    """Nodes that were computed, or removed as doing nothing, when the model was loaded: they never run."""
     evidence: tuple[str, ...] = ()
     """Sources, e.g. ``ort-graph-assignment``, ``ort-profile``, ``cpu-only``."""
     agrees: bool | None = None

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import frames, streams
 from .errors import RunnerError
-from .platform import Options, Platform, Session, Spec
+from .platform import Options, Platform, Plugin, Session, Spec
 
 Reply = Tuple[Dict[str, Any], Sequence[frames.Buffer]]
 Command = Tuple[frames.Header, List[frames.Buffer]]
@@ -105,7 +105,7 @@ class Executor:
         kernels = self._guarded(
             "load", lambda: self._platform.profile(str(header["path"]), options, str(header["folder"]))
         )
-        return {"kernels": [list(kernel) for kernel in kernels]}, ()
+        return {"kernels": [list(kernel) for kernel in kernels], "refusals": self._platform.refusals()}, ()
 
     def _op_measure(self, header: frames.Header, blobs: Sequence[frames.Buffer]) -> Reply:
         from .timing import timed_block
@@ -237,6 +237,10 @@ def options_from_wire(value: Mapping[str, Any]) -> Options:
         int(value["inter_op_threads"]),
         str(value["graph_optimization"]),
         {str(k): str(v) for k, v in value["session_config"]},
+        tuple(
+            Plugin(str(each["provider"]), str(each["library"]), str(each["device"]))
+            for each in value.get("plugins") or ()
+        ),
     )
 
 

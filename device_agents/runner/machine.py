@@ -21,6 +21,7 @@ class MachinePlatform(Platform):
     def __init__(self) -> None:
         self._sensors = Sensors()
         self._boot_id = read_boot_id()
+        self._refusals: Dict[str, str] = {}
 
     # The clock around every inference, without a method call of our own.
     clock_ns = staticmethod(time.perf_counter_ns)
@@ -74,7 +75,11 @@ class MachinePlatform(Platform):
     def profile(self, model_path: str, options: Options, folder: str) -> List[KernelTime]:
         from . import ort
 
-        return ort.profile(model_path, options, folder)
+        kernels, self._refusals = ort.profile(model_path, options, folder)
+        return kernels
+
+    def refusals(self) -> Dict[str, str]:
+        return self._refusals
 
     def classify(self, error: BaseException, phase: str) -> Tuple[str, str]:
         from . import ort

@@ -1,14 +1,15 @@
-"""Names of an ONNX model's nodes, read from the file without the onnx package (boards rarely have it).
+"""Names and wiring of an ONNX model's nodes, read from the file without the onnx package (boards rarely have it).
 
-Walks the protobuf wire format: ``ModelProto.graph`` is field 7, ``GraphProto.node`` field 1, ``NodeProto`` has
-``output`` 2, ``name`` 3, ``op_type`` 4, ``domain`` 7 (onnx/onnx.proto). Weights are skipped, not read.
+Walks the protobuf wire format: ``ModelProto.graph`` is field 7; ``GraphProto`` has ``node`` 1, ``initializer`` 5,
+``input`` 11, ``output`` 12; ``NodeProto`` has ``input`` 1, ``output`` 2, ``name`` 3, ``op_type`` 4; the name of a
+``TensorProto`` is field 8, of a ``ValueInfoProto`` 1 (onnx/onnx.proto). Weights are skipped, not read.
 Nodes inside subgraphs (If, Loop, Scan) belong to their outer node.
 """
 
 from __future__ import annotations
 
 import mmap
-from typing import Iterator, List, NamedTuple, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 _Bytes = Union[bytes, mmap.mmap]
 
@@ -19,34 +20,65 @@ class Node(NamedTuple):
     nodes; a Constant's is its output's."""
     op_type: str
     outputs: Tuple[str, ...]
+    inputs: Tuple[str, ...] = ()
+
+
+class Graph(NamedTuple):
+    """The main graph; names of its tensors."""
+
+    nodes: Sequence[Node]
+    """In file order."""
+    initializers: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    """Those that are fed."""
+    outputs: Sequence[str] = ()
+
+
+_NAME_FIELD = {5: 8, 11: 1, 12: 1}
+"""Of ``GraphProto``'s fields -> where their message keeps its name."""
+
+
+def read_graph(path: str) -> Graph:
+    """An empty graph if the file is not an ONNX model in protobuf form."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _graph(data)
+    except (OSError, ValueError, IndexError):
+        return Graph(())
 
 
 def read_nodes(path: str) -> List[Node]:
     """Nodes of the main graph in file order; an empty list if the file is not an ONNX model in protobuf form."""
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return list(_nodes(data))
-    except (OSError, ValueError, IndexError):
-        return []
+    return list(read_graph(path).nodes)
 
 
-def _nodes(data: _Bytes) -> Iterator[Node]:
+def _graph(data: _Bytes) -> Graph:
+    nodes: List[Node] = []
+    names: Dict[int, List[str]] = {field: [] for field in _NAME_FIELD}
     index = 0
     for field, start, end in _fields(data, 0, len(data)):
         if field != 7:
             continue
-        for inner, node_start, node_end in _fields(data, start, end):
+        for inner, a, b in _fields(data, start, end):
             if inner == 1:
-                node = _node(data, node_start, node_end, index)
-                yield node
+                node = _node(data, a, b, index)
+                nodes.append(node)
                 index += node.op_type != "Constant"
+            elif inner in _NAME_FIELD:
+                names[inner] += [_text(data, c, d) for at, c, d in _fields(data, a, b) if at == _NAME_FIELD[inner]]
+    known = set(names[5])
+    # Models of old IR versions list initializers as inputs too.
+    return Graph(nodes, names[5], [name for name in names[11] if name not in known], names[12])
 
 
 def _node(data: _Bytes, start: int, end: int, index: int) -> Node:
+    inputs: List[str] = []
     outputs: List[str] = []
     name = op_type = ""
     for field, a, b in _fields(data, start, end):
-        if field == 2:
+        if field == 1:
+            inputs.append(_text(data, a, b))
+        elif field == 2:
             outputs.append(_text(data, a, b))
         elif field == 3:
             name = _text(data, a, b)
@@ -54,7 +86,7 @@ def _node(data: _Bytes, start: int, end: int, index: int) -> Node:
             op_type = _text(data, a, b)
     if not name:
         name = outputs[0] if op_type == "Constant" and outputs else "{}_{}".format(op_type, index)
-    return Node(name, op_type, tuple(outputs))
+    return Node(name, op_type, tuple(outputs), tuple(inputs))
 
 
 def _text(data: _Bytes, start: int, end: int) -> str:

@@ -11,8 +11,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from . import frames
 from .children import ChildProcess
 from .errors import RunnerError
-from .onnx_nodes import read_nodes
-from .placement import receipt
+from .fallbacks import fallback_reasons
+from .onnx_nodes import read_graph
+from .placement import CPU, Profile, receipt
 from .platform import KernelTime, Platform
 from .store import ModelStore, clean
 
@@ -39,7 +40,7 @@ class Operations:
         self._store = ModelStore(folder)
         self._sessions: Dict[str, _Loaded] = {}
         self._facts: Optional[Dict[str, Any]] = None
-        self._profiles: Dict[str, List[KernelTime]] = {}
+        self._profiles: Dict[str, Profile] = {}
 
     def perform(self, operation: str, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:
         method = getattr(self, "_op_" + operation, None)
@@ -107,7 +108,7 @@ class Operations:
         alone = bool(header.get("alone"))
         # Two sessions at once disturb each other on some accelerators: there the profiled run comes before the load.
         # Elsewhere it comes after, so that it cannot warm anything up for the load that is timed.
-        profile = self._profile(sha256, path, header["options"], deadline_s / 3, None) if alone else []
+        profile = self._profile(sha256, path, header["options"], deadline_s / 3, None) if alone else Profile()
         child = ChildProcess(self._platform, self._folder)
         try:
             reply, _ = child.ask(command, (), until - time.monotonic())
@@ -121,7 +122,10 @@ class Operations:
         providers = [str(name) for name, _ in header["options"]["providers"]]
         answer = {key: reply[key] for key in ("load_ns", "inputs", "outputs", "compiled_sha256", "peak_memory_bytes")}
         answer["session"] = request
-        answer["placement"] = receipt(read_nodes(path), providers, reply["assignment"], profile)
+        graph = read_graph(path)
+        answer["placement"] = receipt(graph, providers, reply["assignment"], profile.kernels)
+        on_cpu = answer["placement"]["nodes"].get(CPU, ())
+        answer["placement"]["fallback_reasons"] = fallback_reasons(graph, providers, on_cpu, profile.refusals)
         answer["placement"].update(reply["placement_notes"])
         return answer, ()
 
@@ -168,10 +172,8 @@ class Operations:
         finally:
             child.kill()
 
-    def _profile(
-        self, sha256: str, path: str, options: Any, limit_s: float, load_ns: Optional[int]
-    ) -> List[KernelTime]:
-        """Kernels of a profiled inference; empty where it fails, for then the receipt has one source less.
+    def _profile(self, sha256: str, path: str, options: Any, limit_s: float, load_ns: Optional[int]) -> Profile:
+        """Of one profiled inference; empty where it fails, for then the receipt has one source less.
 
         Once per model and options: placement does not change between loads. A model that loads in ``load_ns`` but does
         not end a single inference must not hold up its load for long.
@@ -184,11 +186,12 @@ class Operations:
             try:
                 reply, _ = self._ask_once(command, limit)
             except RunnerError:
-                return []
-            self._profiles[key] = [
+                return Profile()
+            kernels = [
                 KernelTime(str(node), str(op_type), str(provider), int(duration))
                 for node, op_type, provider, duration in reply["kernels"]
             ]
+            self._profiles[key] = Profile(kernels, reply["refusals"])
         return self._profiles[key]
 
 

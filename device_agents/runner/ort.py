@@ -6,10 +6,13 @@ import functools
 import json
 import os
 import re
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from . import plugins, streams
 from .errors import RunnerError
+from .placement import CPU
 from .platform import KernelTime, Options, Spec
 
 if TYPE_CHECKING:
@@ -50,7 +53,14 @@ def versions() -> Tuple[str, List[str], Dict[str, str]]:
             "ONNX Runtime {} is too old; the runner needs {}.{} or newer".format(version, *MINIMUM),
             hint="on the board: python3 -m pip install --upgrade onnxruntime",
         )
-    return version, list(runtime.get_available_providers()), {"numpy": str(numpy.__version__)}
+    extra = {"numpy": str(numpy.__version__)}
+    providers = list(runtime.get_available_providers())
+    if hasattr(runtime, "register_execution_provider_library"):
+        for provider, found in plugins.installed().items():
+            if provider not in providers:
+                providers.insert(0, provider)
+                extra[plugins.PACKAGES[provider].replace("_", "-")] = found
+    return version, providers, extra
 
 
 def _imported(name: str) -> Any:
@@ -98,18 +108,12 @@ class OrtSession:
         return {}
 
 
-def _create(model_path: str, options: Options, extra_config: Mapping[str, str], profile_prefix: str = "") -> Any:
+def _create(
+    model_path: str, options: Options, extra_config: Mapping[str, str], profile_prefix: str = "", log_severity: int = 3
+) -> Any:
     import onnxruntime
 
-    available = onnxruntime.get_available_providers()
-    for provider, _ in options.providers:
-        if provider not in available:
-            # ONNX Runtime would warn and quietly use the next provider.
-            raise RunnerError(
-                "BoardUnfit",
-                "the board's ONNX Runtime has no {}; it has {}".format(provider, ", ".join(available)),
-                hint="install the ONNX Runtime build of that provider, or change the board file's providers",
-            )
+    _check_available(options)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.intra_op_threads
     settings.inter_op_num_threads = options.inter_op_threads
@@ -122,18 +126,26 @@ def _create(model_path: str, options: Options, extra_config: Mapping[str, str], 
         "extended": levels.ORT_ENABLE_EXTENDED,
         "all": levels.ORT_ENABLE_ALL,
     }[options.graph_optimization]
-    settings.log_severity_level = 3
+    settings.log_severity_level = log_severity
     for key, value in {**extra_config, **options.session_config}.items():
         settings.add_session_config_entry(key, value)
     if profile_prefix:
         settings.enable_profiling = True
         settings.profile_file_prefix = profile_prefix
-    session = onnxruntime.InferenceSession(
-        model_path,
-        settings,
-        providers=[name for name, _ in options.providers],
-        provider_options=[dict(values) for _, values in options.providers],
-    )
+    if any(_is_plugin(name, options) for name, _ in options.providers):
+        for name, values in options.providers:
+            if _is_plugin(name, options):
+                settings.add_provider_for_devices(plugins.devices(name, options.plugin(name)), dict(values))
+            elif name != CPU:  # which comes last by itself
+                settings.add_provider(name, dict(values))
+        session = onnxruntime.InferenceSession(model_path, settings)
+    else:
+        session = onnxruntime.InferenceSession(
+            model_path,
+            settings,
+            providers=[name for name, _ in options.providers],
+            provider_options=[dict(values) for _, values in options.providers],
+        )
     lost = [name for name, _ in options.providers if name not in session.get_providers()]
     if lost:
         raise RunnerError(
@@ -144,6 +156,31 @@ def _create(model_path: str, options: Options, extra_config: Mapping[str, str], 
             hint="check the provider's driver and its options in the board file",
         )
     return session
+
+
+def _is_plugin(provider: str, options: Options) -> bool:
+    import onnxruntime
+
+    return plugins.is_plugin(provider, options.plugin(provider), onnxruntime.get_available_providers())
+
+
+def _check_available(options: Options) -> None:
+    """ONNX Runtime would warn and quietly use the next provider."""
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    for provider, _ in options.providers:
+        if provider in available or _is_plugin(provider, options):
+            continue
+        hint = "install the ONNX Runtime build of that provider, or change the board file's providers"
+        if provider in plugins.PACKAGES:
+            hint = "on the board: {} -m pip install {}, or change the board file's providers".format(
+                os.path.basename(sys.executable), plugins.PACKAGES[provider].replace("_", "-")
+            )
+        has = ", ".join(available)
+        raise RunnerError(
+            "BoardUnfit", "the board's ONNX Runtime has no {}; it has {}".format(provider, has), hint=hint
+        )
 
 
 def _spec(entry: Any, what: str) -> Spec:
@@ -158,22 +195,43 @@ def _spec(entry: Any, what: str) -> Spec:
     return Spec(entry.name, dtype, tuple(size if isinstance(size, int) else str(size or "?") for size in entry.shape))
 
 
-def profile(model_path: str, options: Options, folder: str) -> List[KernelTime]:
-    """Kernels of one inference on zeros (free dimensions are 1), from ONNX Runtime's own profile."""
+def profile(model_path: str, options: Options, folder: str) -> Tuple[List[KernelTime], Dict[str, str]]:
+    """Kernels of one inference on zeros (free dimensions are 1), from ONNX Runtime's own profile; and node -> why an
+    accelerator did not take it, from its log."""
     import numpy as np
+    import onnxruntime
 
+    accelerated = any(name != CPU for name, _ in options.providers)
+    quiet = onnxruntime.RunOptions()
+    quiet.log_severity_level = 3
     with tempfile.TemporaryDirectory(dir=folder) as private:
-        session = _create(model_path, options, {}, os.path.join(private, "profile"))
+        log = os.path.join(private, "log")
+        with streams.errors_into(log):
+            session = _create(model_path, options, {}, os.path.join(private, "profile"), 0 if accelerated else 3)
         feeds = {}
         for spec in (_spec(entry, "input") for entry in session.get_inputs()):
             shape = [size if isinstance(size, int) else 1 for size in spec.shape]
             feeds[spec.name] = np.zeros(shape, dtype=spec.dtype)
         try:
-            session.run(None, feeds)
+            session.run(None, feeds, quiet)
         finally:
             path = session.end_profiling()
+        with open(log, encoding="utf-8", errors="replace") as file:
+            refused = refusals(file.read())
         with open(path, encoding="utf-8", errors="replace") as file:
-            return kernel_times(json.load(file))
+            return kernel_times(json.load(file)), refused
+
+
+def refusals(log: str) -> Dict[str, str]:
+    """Node -> why it was refused, of what ONNX Runtime logs at its most talkative.
+
+    QNN tells each group of nodes it examined as ``Validation FAILED``, with a reason for each node
+    (``QnnEp::LogNodeSupport`` in onnxruntime-qnn).
+    """
+    out: Dict[str, str] = {}
+    for node, reason in re.findall(r"Node name: (\S*) Node index: \d+\s+REASON : ([^\n]+)", log):
+        out.setdefault(node, re.sub(r"^\S*/(\S+\.cc:\d+ )", r"\1", reason.strip())[:300])
+    return out
 
 
 def kernel_times(events: Sequence[Mapping[str, Any]]) -> List[KernelTime]:

@@ -6,75 +6,126 @@ two the kernels of a profiled inference. Where only the CPU provider is asked fo
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from .onnx_nodes import Node
+from .onnx_nodes import Graph, Node
 from .platform import KernelTime
 
 CPU = "CPUExecutionProvider"
-_NO_KERNEL = frozenset(("Constant",))
-"""Operators that become initializers when the model is loaded and never run."""
-_LAYOUT_SUFFIXES = ("_nchwc", "_nhwc", "_quant", "_token_0")
+_LAYOUT_SUFFIX = re.compile(r"_(nchwc|nhwc|quant|token_\d+)$")
+_NOTHING_TO_DO = frozenset(("Constant", "Identity", "Dropout"))
+"""Operators that the runtime removes when it loads a model for inference."""
+
+
+class Profile(NamedTuple):
+    """What a profiled inference showed; empty if there was none."""
+
+    kernels: Sequence[KernelTime] = ()
+    refusals: Mapping[str, str] = {}
+    """Node -> why an accelerator did not take it, in the runtime's words."""
 
 
 def receipt(
-    nodes: Sequence[Node],
+    graph: Graph,
     providers: Sequence[str],
     assignment: Optional[Mapping[str, Sequence[str]]],
     profile: Sequence[KernelTime],
 ) -> Dict[str, Any]:
-    """The fields of ``contract.Placement``.
+    """The fields of ``contract.Placement``; each of the graph's nodes is under ``nodes``, ``fused`` or ``folded``.
 
-    ``nodes``: the artifact's nodes; ``providers``: those asked for; ``assignment``: provider -> node names or ``None``;
+    ``graph``: the artifact's; ``providers``: those asked for; ``assignment``: provider -> node names or ``None``;
     ``profile``: executed kernels, empty where there was no profile.
     """
     cpu_only = all(provider == CPU for provider in providers)
-    carried = _carried(nodes, profile)
+    resolve = _names(graph.nodes)
+    carried = _carried(resolve, profile)
+    assigned = _assigned(resolve, assignment)
+    # Without any source, a board that has only its CPU runs everything there.
+    known_beforehand = cpu_only and not profile and assignment is None
+    executing = {kernel.provider for kernel in profile}
+    constant = _constant(graph)
     ran: Dict[str, List[str]] = {}
     fused: List[str] = []
-    assigned = {name: provider for provider, names in (assignment or {}).items() for name in names}
-    for node in nodes:
+    folded: List[str] = []
+    for node in graph.nodes:
         provider = carried.get(node.name)
-        if provider is None:
-            provider = assigned.get(node.name)
-            if provider == CPU and profile:
-                provider = None  # a CPU kernel shows itself in the profile; this node went into another one
-        if provider is None and not profile and assignment is None and cpu_only and node.op_type not in _NO_KERNEL:
+        claimed = assigned.get(node.name)
+        if provider is None and claimed is not None:
+            # Compiled into a kernel that carries no node's name. The CPU has no such kernels: its nodes show
+            # themselves in the profile, or went into one that does.
+            shown = claimed in executing and claimed != CPU
+            provider = claimed if shown or not profile else None
+        if provider is None and known_beforehand and node.name not in constant:
             provider = CPU
-        if provider is None:
-            fused.append(node.name)
-        else:
+        if provider is not None:
             ran.setdefault(provider, []).append(node.name)
+        elif node.name in constant and claimed is None:
+            folded.append(node.name)
+        else:
+            fused.append(node.name)
     return {
         "nodes": ran,
         "fused": fused,
+        "folded": folded,
         "evidence": _evidence(cpu_only, assignment, profile),
         "agrees": _agrees(cpu_only, assigned, assignment, carried, profile),
-        "offload_ratio": None if cpu_only else _offload_ratio(assignment, profile),
+        "offload_ratio": None if cpu_only else _offload_ratio(assigned, assignment, carried, profile),
         "time_share": _time_share(profile),
         "fallback_reasons": {},
     }
 
 
-def _carried(nodes: Sequence[Node], profile: Sequence[KernelTime]) -> Dict[str, str]:
-    """Artifact node -> provider, for the nodes an executed kernel carries.
+def _constant(graph: Graph) -> Set[str]:
+    """Names of the nodes that depend on no input of the model, or do nothing."""
+    fixed = {"", *graph.initializers}
+    out: Set[str] = set()
+    for node in graph.nodes:
+        if node.op_type == "Constant" or (node.inputs and all(name in fixed for name in node.inputs)):
+            fixed.update(node.outputs)
+            out.add(node.name)
+        elif node.op_type in _NOTHING_TO_DO:
+            out.add(node.name)
+    return out
 
-    A fused kernel keeps the name of one of its nodes, or of the output it makes, with or without a layout suffix.
+
+def _names(nodes: Sequence[Node]) -> Callable[[str], Optional[str]]:
+    """From what the runtime calls a node to the artifact's node; ``None`` for those it inserted.
+
+    A fused kernel keeps the name of one of its nodes, or of the output it makes; one in another memory layout has a
+    suffix (``_nchwc``, ``_token_12``).
     """
     by_name = {node.name: node.name for node in nodes}
     for node in nodes:
         for output in node.outputs:
             by_name.setdefault(output, node.name)
+
+    def resolve(name: str) -> Optional[str]:
+        return by_name.get(name) or by_name.get(_LAYOUT_SUFFIX.sub("", name))
+
+    return resolve
+
+
+def _carried(resolve: Callable[[str], Optional[str]], profile: Sequence[KernelTime]) -> Dict[str, str]:
+    """Artifact node -> provider, for the nodes an executed kernel carries."""
     out: Dict[str, str] = {}
     for kernel in profile:
-        name = by_name.get(kernel.node)
-        if name is None:
-            for suffix in _LAYOUT_SUFFIXES:
-                if kernel.node.endswith(suffix):
-                    name = by_name.get(kernel.node[: -len(suffix)])
-                    break
+        name = resolve(kernel.node)
         if name is not None:
             out.setdefault(name, kernel.provider)
+    return out
+
+
+def _assigned(
+    resolve: Callable[[str], Optional[str]], assignment: Optional[Mapping[str, Sequence[str]]]
+) -> Dict[str, str]:
+    """Artifact node -> provider, by the runtime's own list."""
+    out: Dict[str, str] = {}
+    for provider, names in (assignment or {}).items():
+        for each in names:
+            name = resolve(each)
+            if name is not None:
+                out.setdefault(name, provider)
     return out
 
 
@@ -111,14 +162,23 @@ def _agrees(
     return not idle and not moved
 
 
-def _offload_ratio(assignment: Optional[Mapping[str, Sequence[str]]], profile: Sequence[KernelTime]) -> Optional[float]:
-    """By nodes of the assignment where there is one; else by kernels, where a compiled subgraph counts once."""
-    if assignment is not None:
-        total = sum(len(names) for names in assignment.values())
-        return 1.0 - len(assignment.get(CPU, ())) / total if total else None
-    if profile:
-        return sum(kernel.provider != CPU for kernel in profile) / len(profile)
-    return None
+def _offload_ratio(
+    assigned: Mapping[str, str],
+    assignment: Optional[Mapping[str, Sequence[str]]],
+    carried: Mapping[str, str],
+    profile: Sequence[KernelTime],
+) -> Optional[float]:
+    """By nodes of the assignment where there is one; else by kernels, where a compiled subgraph counts once.
+
+    The profile corrects the assignment: a node that ran on the CPU was not offloaded, nor was one whose provider ran no
+    kernel, nor one that the assignment leaves out (as ONNX Runtime 1.24 does with some of the CPU's).
+    """
+    if assignment is None:
+        return sum(kernel.provider != CPU for kernel in profile) / len(profile) if profile else None
+    executing = {kernel.provider for kernel in profile}
+    final = {name: provider if not profile or provider in executing else CPU for name, provider in assigned.items()}
+    final.update(carried)
+    return sum(provider != CPU for provider in final.values()) / len(final) if final else None
 
 
 def _time_share(profile: Sequence[KernelTime]) -> Dict[str, float]:

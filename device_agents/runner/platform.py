@@ -67,6 +67,16 @@ class Session(Protocol):
         and profile, e.g. ``fallback_reasons``; mostly empty."""
 
 
+class Plugin(NamedTuple):
+    """How a provider that is a library of its own is had; ``contract.ProviderPlugin`` on this side of the wire."""
+
+    provider: str
+    library: str
+    """Path on the board; empty: its Python package says."""
+    device: str
+    """``cpu``, ``gpu`` or ``npu``; empty: the first it finds."""
+
+
 class Options(NamedTuple):
     """``contract.RuntimeOptions`` on this side of the wire."""
 
@@ -76,6 +86,10 @@ class Options(NamedTuple):
     graph_optimization: str
     """``disabled``, ``basic``, ``extended`` or ``all``."""
     session_config: Dict[str, str]
+    plugins: Tuple[Plugin, ...] = ()
+
+    def plugin(self, provider: str) -> Optional[Plugin]:
+        return next((plugin for plugin in self.plugins if plugin.provider == provider), None)
 
 
 class Platform:
@@ -128,6 +142,11 @@ class Platform:
         """Loads the model once more and runs one profiled inference on zeros: the receipt's second source (child).
         ``folder`` takes temporary files. An empty list: no second source."""
         return []
+
+    def refusals(self) -> Dict[str, str]:
+        """Node -> why an accelerator did not take it, in the words of the runtime as :meth:`profile` loaded the model
+        (child, after it)."""
+        return {}
 
     def classify(self, error: BaseException, phase: str) -> Tuple[str, str]:
         """(error kind, message) of what ``make_session`` (phase ``load``) or ``run`` (phase ``run``) raised."""

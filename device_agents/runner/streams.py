@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Tuple
+from typing import Iterator, Tuple
 
 from .frames import Buffer
 
@@ -30,6 +31,26 @@ def claim_standard_streams() -> Tuple[int, int]:
         msvcrt.setmode(source, os.O_BINARY)
         msvcrt.setmode(sink, os.O_BINARY)
     return source, sink
+
+
+@contextlib.contextmanager
+def errors_into(path: str) -> Iterator[None]:
+    """What anyone in this process writes to stderr, native libraries too, goes into a file; after a failure on to where
+    it was meant to go, its end at least."""
+    kept = os.dup(2)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(file, 2)
+    os.close(file)
+    try:
+        yield
+    except BaseException:
+        with open(path, "rb") as log:
+            log.seek(max(0, os.path.getsize(path) - 8192))
+            write_all(kept, log.read())
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def read_exact(descriptor: int, size: int) -> Buffer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.contract import RuntimeOptions
+from device_agents.contract import ProviderPlugin, RuntimeOptions
 from harness.boards.schema import Board
 
 
@@ -15,4 +15,9 @@ def runtime_options(board: Board) -> RuntimeOptions:
         inter_op_threads=runtime.threads.inter,
         graph_optimization=runtime.graph_optimization,
         session_config=tuple(sorted(runtime.session_config.items())),
+        plugins=tuple(
+            ProviderPlugin(provider.name, provider.library or "", provider.device or "")
+            for provider in runtime.providers
+            if provider.library or provider.device
+        ),
     )

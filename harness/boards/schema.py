@@ -22,7 +22,8 @@ from pydantic_core import CoreSchema
 from device_agents.emulated.chip.spec import EmulatedChipSpec
 from device_agents.emulated.spec import EmulatedSpec
 from harness.boards.base import Flag, Number, Section, Text, Whole, invalid
-from harness.boards.transports import RUNTIME_OF, Transport
+from harness.boards.provider_options import misspelt
+from harness.boards.transports import RUNTIME_OF, BoardPath, Transport
 from harness.boards.units import Seconds, SizeBytes
 from harness.suggest import closest
 
@@ -117,6 +118,23 @@ class Provider(Section):
 
     name: Annotated[Text, AfterValidator(_provider_name)]
     options: Options = Field(default_factory=dict)
+    library: BoardPath | None = None
+    """Of a provider that is a plugin: its library on the board. Default: that of its Python package."""
+    device: Literal["cpu", "gpu", "npu"] | None = None
+    """Of a plugin's devices, the kind to use. Default: the first it finds."""
+
+    @model_validator(mode="after")
+    def _options_are_spelt_right(self) -> Provider:
+        for key in self.options:
+            meant = misspelt(self.name, key)
+            if meant is not None:
+                raise invalid(
+                    "option",
+                    f"{self.name} has no option {key!r}, and would pass over it in silence",
+                    hint=f"did you mean {meant!r}?",
+                    at="options",
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -16,8 +16,8 @@ from harness.errors import BoardtuneError, ExitCode
 from harness.suggest import near_hint
 
 COMMANDS = (
-    "search", "audit", "lint", "diagnose", "measure", "quantize", "sensitivity", "boards", "backends", "report",
-    "export", "import", "show", "reproduce", "demo",
+    "search", "audit", "lint", "diagnose", "measure", "placement", "quantize", "sensitivity", "boards", "backends",
+    "report", "export", "import", "show", "reproduce", "demo",
 )  # fmt: skip
 
 

@@ -226,8 +226,9 @@ def _placement(placement: Mapping[str, Any]) -> str | None:
     if not nodes:
         return "no receipt"
     parts = [f"{wording.count(len(names), 'node')} on {provider}" for provider, names in nodes.items()]
-    if placement.get("fused"):
-        parts.append(f"{len(placement['fused'])} fused or folded")
+    gone = [*(placement.get("fused") or ()), *(placement.get("folded") or ())]
+    if gone:
+        parts.append(f"{len(gone)} fused or folded")
     evidence = ", ".join(placement.get("evidence") or ()) or "no evidence"
     return f"{', '.join(parts)} (by {evidence})"
 

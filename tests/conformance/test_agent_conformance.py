@@ -219,7 +219,7 @@ def test_placement_accounts_for_every_node(agent: Agent, tmp_path: Path) -> None
     report = load(agent, models.EXAMPLE)
     placed = [name for names in report.placement.nodes.values() for name in names]
     everything = sorted(node.name for node in onnx.load(models.EXAMPLE).graph.node)
-    assert sorted([*placed, *report.placement.fused]) == everything
+    assert sorted([*placed, *report.placement.fused, *report.placement.folded]) == everything
     assert report.placement.evidence
     assert report.placement.agrees is not False
 

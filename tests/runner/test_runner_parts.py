@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 from device_agents.runner.errors import RunnerError
-from device_agents.runner.onnx_nodes import Node, read_nodes
+from device_agents.runner.onnx_nodes import Graph, Node, read_graph, read_nodes
 from device_agents.runner.ort import classify, kernel_times
 from device_agents.runner.placement import receipt
 from device_agents.runner.platform import KernelTime
@@ -78,8 +78,12 @@ def test_the_collector_is_off_meanwhile_and_on_again() -> None:
 
 
 def test_nodes_are_those_onnx_reads() -> None:
-    expected = [(n.name, n.op_type, tuple(n.output)) for n in onnx.load(EXAMPLE).graph.node]
-    assert [tuple(node) for node in read_nodes(str(EXAMPLE))] == expected
+    graph = onnx.load(EXAMPLE).graph
+    expected = [(n.name, n.op_type, tuple(n.output), tuple(n.input)) for n in graph.node]
+    found = read_graph(str(EXAMPLE))
+    assert [tuple(node) for node in found.nodes] == expected
+    assert list(found.initializers) == [tensor.name for tensor in graph.initializer]
+    assert (list(found.inputs), list(found.outputs)) == (["image"], ["logits"])
 
 
 def test_unnamed_nodes_have_the_profile_s_names(tmp_path: Path) -> None:
@@ -108,13 +112,15 @@ def test_damaged_files_have_no_nodes(tmp_path: Path, content: bytes) -> None:
 
 # ---- placement -----------------------------------------------------------------------------------------------------
 
-NODES = [
-    Node("conv", "Conv", ("c",)),
-    Node("relu", "Relu", ("r",)),
-    Node("two", "Constant", ("k",)),
-    Node("mul", "Mul", ("m",)),
-    Node("soft", "Softmax", ("s",)),
-]
+NODES = Graph(
+    [
+        Node("conv", "Conv", ("c",)),
+        Node("relu", "Relu", ("r",)),
+        Node("two", "Constant", ("k",)),
+        Node("mul", "Mul", ("m",)),
+        Node("soft", "Softmax", ("s",)),
+    ]
+)
 
 
 def kernel(node: str, provider: str = CPU, ns: int = 100) -> KernelTime:
@@ -126,7 +132,7 @@ def test_cpu_only_with_fusion() -> None:
         NODES, [CPU], {CPU: ["conv", "relu", "mul", "soft"]}, [kernel("r_nchwc"), kernel("mul"), kernel("soft")]
     )
     assert got["nodes"] == {CPU: ["relu", "mul", "soft"]}
-    assert got["fused"] == ["conv", "two"]
+    assert (got["fused"], got["folded"]) == (["conv"], ["two"])
     assert got["evidence"] == ["cpu-only", "ort-graph-assignment", "ort-profile"]
     assert got["agrees"] is True
     assert got["offload_ratio"] is None
@@ -136,7 +142,7 @@ def test_a_compiled_subgraph_is_known_from_the_assignment() -> None:
     assignment = {NPU: ["conv", "relu", "mul"], CPU: ["soft"]}
     got = receipt(NODES, [NPU, CPU], assignment, [kernel("npu_subgraph_0", NPU, 300), kernel("soft", CPU, 100)])
     assert got["nodes"] == {NPU: ["conv", "relu", "mul"], CPU: ["soft"]}
-    assert got["fused"] == ["two"]
+    assert (got["fused"], got["folded"]) == ([], ["two"])
     assert got["agrees"] is True
     assert got["offload_ratio"] == 0.75
     assert got["time_share"] == {NPU: 0.75, CPU: 0.25}
@@ -149,6 +155,30 @@ def test_a_provider_that_takes_nodes_but_runs_none_is_caught() -> None:
     assert set(got["nodes"]) == {CPU}
 
 
+def test_nodes_in_another_layout_are_the_artifact_s() -> None:
+    # As QNN's plugin and ONNX Runtime 1.32 name them: convolutions turned to NHWC, transpositions put in.
+    assignment = {NPU: ["conv_token_1", "relu", "Transpose_token_58", "mul"], CPU: ["soft"]}
+    got = receipt(NODES, [NPU, CPU], assignment, [kernel("npu_1_0", NPU), kernel("soft")])
+    assert got["nodes"] == {NPU: ["conv", "relu", "mul"], CPU: ["soft"]}
+    assert (got["fused"], got["agrees"], got["offload_ratio"]) == ([], True, 0.75)
+
+
+def test_what_runs_on_the_cpu_is_not_offloaded_though_the_assignment_leaves_it_out() -> None:
+    got = receipt(NODES, [NPU, CPU], {NPU: ["conv", "relu"]}, [kernel("npu_1", NPU), kernel("mul"), kernel("soft")])
+    assert got["offload_ratio"] == 0.5
+
+
+def test_constants_are_folded_unless_someone_runs_them() -> None:
+    scale = Node("dq", "DequantizeLinear", ("w",), ("wq", "s", "z"))
+    layer = Node("conv", "Conv", ("y",), ("x", "w"))
+    graph = Graph([scale, layer], ["wq", "s", "z"], ["x"], ["y"])
+    assert receipt(graph, [CPU], {CPU: ["conv"]}, [kernel("conv")])["folded"] == ["dq"]
+    # Assigned: it was there when the graph was divided, so it became part of the convolution.
+    assert receipt(graph, [CPU], {CPU: ["dq", "conv"]}, [kernel("conv")])["fused"] == ["dq"]
+    placed = receipt(graph, [NPU], {NPU: ["dq", "conv"]}, [kernel("npu_1", NPU)])
+    assert placed["nodes"] == {NPU: ["dq", "conv"]}
+
+
 def test_a_cpu_only_session_that_ran_elsewhere_is_caught() -> None:
     assert receipt(NODES, [CPU], None, [kernel("conv", NPU)])["agrees"] is False
 
@@ -156,7 +186,7 @@ def test_a_cpu_only_session_that_ran_elsewhere_is_caught() -> None:
 def test_without_a_profile_there_is_one_source() -> None:
     got = receipt(NODES, [CPU], None, [])
     assert got["nodes"] == {CPU: ["conv", "relu", "mul", "soft"]}
-    assert got["fused"] == ["two"]
+    assert (got["fused"], got["folded"]) == ([], ["two"])
     assert got["agrees"] is None
     assert receipt(NODES, [NPU, CPU], None, [])["offload_ratio"] is None
 
