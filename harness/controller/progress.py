@@ -13,9 +13,9 @@ from harness.results import Candidate
 @dataclass(frozen=True)
 class Progress:
     phase: str
-    """``connecting``, ``searching``, ``finals``, ``writing``."""
+    """``preparing``, ``connecting``, ``searching``, ``finals``, ``writing``."""
     trials: int
-    """Asked for."""
+    """Asked for; 0 while that is not known yet."""
     snapshot: Snapshot | None = None
     candidates: Sequence[Candidate] = ()
     best: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from harness.controller.interrupt import Interruption
 from harness.controller.learning import Learning
 from harness.controller.logs import log_to_file, stop_log_to_file
 from harness.controller.outcome import candidates_json, exit_code
-from harness.controller.progress import SilentWatcher, Watcher
+from harness.controller.progress import Progress, SilentWatcher, Watcher
 from harness.controller.setup import RESUMABLE, SearchSetup, header_of, set_up
 from harness.errors import ExitCode
 from harness.plan import Plan
@@ -71,6 +71,8 @@ def search(
             check_unchanged(recorded_header(run_dir).get("candidates", ()), plan.candidates)
         # Empty where there is nothing to resume: a new run begins.
         resumed = recorded_header(run_dir) if resume and plan.mixed_precision != "none" else {}
+        # With a large model or many samples this takes minutes.
+        watcher.update(Progress("preparing", plan.trials or 0))
         setup = set_up(plan, work, resumed or None)
         header = header_of(setup)
         RunDirectory.check(run_dir, header, resume=resume, may_change=RESUMABLE)
