@@ -150,7 +150,7 @@ class SearchCrew:
 
     def open_boards(self, watcher: Watcher) -> None:
         """Connects to all boards side by side. Raises :class:`BoardUnavailable` naming each that did not answer."""
-        self._tell(watcher, Progress(self._phase, self._setup.trials))
+        watcher.update(Progress(self._phase, self._setup.trials))
         recorded = self.state().boards
         calls = {name: board.open.remote() for name, board in self._crew.boards.items()}
         problems: dict[str, AgentError] = {}
@@ -347,9 +347,6 @@ class SearchCrew:
     def _ask_boards(self) -> None:
         calls = {name: board.quarantined.remote() for name, board in self._crew.boards.items()}
         self._quarantine = {name: _get(call) for name, call in calls.items()}
-
-    def _tell(self, watcher: Watcher, progress: Progress) -> None:
-        watcher.update(progress)
 
 
 def _same_board(name: str, recorded: Mapping[str, Any], facts: Mapping[str, Any], options: Mapping[str, Any]) -> None:
