@@ -280,7 +280,7 @@ class MadeUpSessions:
 def write_boards(folder: Path) -> None:
     """Limits by which alpha is not tried with float16 recipes, and beta neither with uint8 and uint16 ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, largest in (("alpha", 205), ("beta", 204)):
+    for name, largest in (("alpha", 207), ("beta", 206)):
         (folder / f"{name}.yaml").write_text(
             "apiVersion: boardtune/v1\nkind: Board\ntransport: {kind: ssh, host: 192.0.2.1}\n"
             f"recovery: {{cool_down_s: 0}}\nmetadata: {{name: {name}}}\nlimits: {{max_model_bytes: {largest}}}\n"
