@@ -105,7 +105,12 @@ class Executor:
         kernels = self._guarded(
             "load", lambda: self._platform.profile(str(header["path"]), options, str(header["folder"]))
         )
-        return {"kernels": [list(kernel) for kernel in kernels], "refusals": self._platform.refusals()}, ()
+        notes = self._platform.profile_notes()
+        return {
+            "kernels": [list(kernel) for kernel in kernels],
+            "refusals": notes.refusals,
+            "assignment": notes.assignment,
+        }, ()
 
     def _op_measure(self, header: frames.Header, blobs: Sequence[frames.Buffer]) -> Reply:
         from .timing import timed_block

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from .platform import KernelTime, Options, Platform, Session
+from .platform import KernelTime, Options, Platform, ProfileNotes, Session
 from .sensors import Sensors, read_text
 
 _ISA_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimd", "asimddp", "i8mm", "sve", "bf16")
@@ -21,7 +21,7 @@ class MachinePlatform(Platform):
     def __init__(self) -> None:
         self._sensors = Sensors()
         self._boot_id = read_boot_id()
-        self._refusals: Dict[str, str] = {}
+        self._profile_notes = ProfileNotes()
 
     # The clock around every inference, without a method call of our own.
     clock_ns = staticmethod(time.perf_counter_ns)
@@ -75,11 +75,11 @@ class MachinePlatform(Platform):
     def profile(self, model_path: str, options: Options, folder: str) -> List[KernelTime]:
         from . import ort
 
-        kernels, self._refusals = ort.profile(model_path, options, folder)
+        kernels, self._profile_notes = ort.profile(model_path, options, folder)
         return kernels
 
-    def refusals(self) -> Dict[str, str]:
-        return self._refusals
+    def profile_notes(self) -> ProfileNotes:
+        return self._profile_notes
 
     def classify(self, error: BaseException, phase: str) -> Tuple[str, str]:
         from . import ort

@@ -52,6 +52,58 @@ def read_nodes(path: str) -> List[Node]:
     return list(read_graph(path).nodes)
 
 
+def write_named(path: str, target: str) -> bool:
+    """Writes the model with the names of :func:`read_graph` for nodes without one; ``False``, and no file, if all have
+    names. Runtimes leave nodes without a name anonymous when they tell where they run.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, is no ONNX model, or the copy cannot be written.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        whole: List[bytes] = []
+        named = False
+        for field, key, a, b in _raw_fields(data, 0, len(data)):
+            if field == 7:
+                graph, changed = _with_names(data, a, b)
+                named = named or changed
+                whole.append(_message(7, graph))
+            else:
+                whole.append(bytes(data[key:b]))
+    if named:
+        with open(target, "wb") as out:
+            out.writelines(whole)
+    return named
+
+
+def _with_names(data: _Bytes, start: int, end: int) -> Tuple[bytes, bool]:
+    parts: List[bytes] = []
+    index = 0
+    changed = False
+    for field, key, a, b in _raw_fields(data, start, end):
+        if field != 1:
+            parts.append(bytes(data[key:b]))
+            continue
+        node = _node(data, a, b, index)
+        index += node.op_type != "Constant"
+        content = bytes(data[a:b])
+        if not any(inner == 3 and c < d for inner, c, d in _fields(data, a, b)):
+            content += _message(3, node.name.encode())
+            changed = True
+        parts.append(_message(1, content))
+    return b"".join(parts), changed
+
+
+def _message(field: int, content: bytes) -> bytes:
+    """A length-delimited field."""
+    out = bytearray([field << 3 | 2])
+    size = len(content)
+    while size > 0x7F:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    out.append(size)
+    return bytes(out) + content
+
+
 def _graph(data: _Bytes) -> Graph:
     nodes: List[Node] = []
     names: Dict[int, List[str]] = {field: [] for field in _NAME_FIELD}
@@ -95,21 +147,29 @@ def _text(data: _Bytes, start: int, end: int) -> str:
 
 def _fields(data: _Bytes, at: int, end: int) -> Iterator[Tuple[int, int, int]]:
     """(field number, start, end) of the length-delimited fields; the others are skipped."""
+    for field, key, start, stop in _raw_fields(data, at, end):
+        if data[key] & 7 == 2:
+            yield field, start, stop
+
+
+def _raw_fields(data: _Bytes, at: int, end: int) -> Iterator[Tuple[int, int, int, int]]:
+    """(field number, start of its key, start of its content, end) of all fields."""
     while at < end:
+        first = at
         key, at = _varint(data, at, end)
-        kind = key & 7
+        kind, start = key & 7, at
         if kind == 2:
-            size, at = _varint(data, at, end)
-            if at + size > end:
-                raise ValueError("truncated")
-            yield key >> 3, at, at + size
-            at += size
+            size, start = _varint(data, at, end)
+            at = start + size
         elif kind == 0:
             _, at = _varint(data, at, end)
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
         else:
             raise ValueError("wire type {}".format(kind))
+        if at > end:
+            raise ValueError("truncated")
+        yield key >> 3, first, start, at
 
 
 def _varint(data: _Bytes, at: int, end: int) -> Tuple[int, int]:

@@ -13,7 +13,7 @@ from .children import ChildProcess
 from .errors import RunnerError
 from .fallbacks import fallback_reasons
 from .onnx_nodes import read_graph
-from .placement import CPU, Profile, receipt
+from .placement import CPU, Profile, receipt, whole_assignment
 from .platform import KernelTime, Platform
 from .store import ModelStore, clean
 
@@ -123,7 +123,7 @@ class Operations:
         answer = {key: reply[key] for key in ("load_ns", "inputs", "outputs", "compiled_sha256", "peak_memory_bytes")}
         answer["session"] = request
         graph = read_graph(path)
-        answer["placement"] = receipt(graph, providers, reply["assignment"], profile.kernels)
+        answer["placement"] = receipt(graph, providers, whole_assignment(reply["assignment"], profile), profile.kernels)
         on_cpu = answer["placement"]["nodes"].get(CPU, ())
         answer["placement"]["fallback_reasons"] = fallback_reasons(graph, providers, on_cpu, profile.refusals)
         answer["placement"].update(reply["placement_notes"])
@@ -191,7 +191,7 @@ class Operations:
                 KernelTime(str(node), str(op_type), str(provider), int(duration))
                 for node, op_type, provider, duration in reply["kernels"]
             ]
-            self._profiles[key] = Profile(kernels, reply["refusals"])
+            self._profiles[key] = Profile(kernels, reply["refusals"], reply["assignment"])
         return self._profiles[key]
 
 

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 from . import plugins, streams
 from .errors import RunnerError
+from .onnx_nodes import write_named
 from .placement import CPU
-from .platform import KernelTime, Options, Spec
+from .platform import KernelTime, Options, ProfileNotes, Spec
 
 if TYPE_CHECKING:
     from .arrays import Array
 
 MINIMUM = (1, 16)
+_RECORD = {"session.record_ep_graph_assignment_info": "1"}
 
 _DTYPES = {
     "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16",
@@ -85,7 +87,7 @@ class OrtSession:
     """A loaded model. ``run`` is ``InferenceSession.run`` for all outputs."""
 
     def __init__(self, model_path: str, options: Options) -> None:
-        session = _create(model_path, options, {"session.record_ep_graph_assignment_info": "1"})
+        session = _create(model_path, options, _RECORD)
         self.inputs = [_spec(entry, "input") for entry in session.get_inputs()]
         self.outputs = [_spec(entry, "output") for entry in session.get_outputs()]
         self.compiled_sha256: Optional[str] = None
@@ -96,16 +98,20 @@ class OrtSession:
 
     def assignment(self) -> Optional[Dict[str, List[str]]]:
         """By ``get_provider_graph_assignment_info`` (ONNX Runtime 1.24 and newer)."""
-        if not hasattr(self._session, "get_provider_graph_assignment_info"):
-            return None
-        out: Dict[str, List[str]] = {}
-        for subgraph in self._session.get_provider_graph_assignment_info():
-            out.setdefault(subgraph.ep_name, []).extend(node.name for node in subgraph.get_nodes())
-        return out
+        return _assignment(self._session)
 
     def placement_notes(self) -> Dict[str, Any]:
         """Nothing beyond its assignment."""
         return {}
+
+
+def _assignment(session: Any) -> Optional[Dict[str, List[str]]]:
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    out: Dict[str, List[str]] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        out.setdefault(subgraph.ep_name, []).extend(node.name for node in subgraph.get_nodes())
+    return out
 
 
 def _create(
@@ -195,9 +201,9 @@ def _spec(entry: Any, what: str) -> Spec:
     return Spec(entry.name, dtype, tuple(size if isinstance(size, int) else str(size or "?") for size in entry.shape))
 
 
-def profile(model_path: str, options: Options, folder: str) -> Tuple[List[KernelTime], Dict[str, str]]:
-    """Kernels of one inference on zeros (free dimensions are 1), from ONNX Runtime's own profile; and node -> why an
-    accelerator did not take it, from its log."""
+def profile(model_path: str, options: Options, folder: str) -> Tuple[List[KernelTime], ProfileNotes]:
+    """Kernels of one inference on zeros (free dimensions are 1), from ONNX Runtime's own profile, and what its log and
+    its assignment say. Nodes have names here, also those that have none in the file."""
     import numpy as np
     import onnxruntime
 
@@ -206,8 +212,11 @@ def profile(model_path: str, options: Options, folder: str) -> Tuple[List[Kernel
     quiet.log_severity_level = 3
     with tempfile.TemporaryDirectory(dir=folder) as private:
         log = os.path.join(private, "log")
+        named = os.path.join(private, "model.onnx")
+        if accelerated and write_named(model_path, named):
+            model_path = named
         with streams.errors_into(log):
-            session = _create(model_path, options, {}, os.path.join(private, "profile"), 0 if accelerated else 3)
+            session = _create(model_path, options, _RECORD, os.path.join(private, "profile"), 0 if accelerated else 3)
         feeds = {}
         for spec in (_spec(entry, "input") for entry in session.get_inputs()):
             shape = [size if isinstance(size, int) else 1 for size in spec.shape]
@@ -219,7 +228,7 @@ def profile(model_path: str, options: Options, folder: str) -> Tuple[List[Kernel
         with open(log, encoding="utf-8", errors="replace") as file:
             refused = refusals(file.read())
         with open(path, encoding="utf-8", errors="replace") as file:
-            return kernel_times(json.load(file)), refused
+            return kernel_times(json.load(file)), ProfileNotes(refused, _assignment(session))
 
 
 def refusals(log: str) -> Dict[str, str]:

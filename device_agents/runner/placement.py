@@ -24,6 +24,23 @@ class Profile(NamedTuple):
     kernels: Sequence[KernelTime] = ()
     refusals: Mapping[str, str] = {}
     """Node -> why an accelerator did not take it, in the runtime's words."""
+    assignment: Optional[Mapping[str, Sequence[str]]] = None
+    """Where nodes without a name have one."""
+
+
+def whole_assignment(
+    loaded: Optional[Mapping[str, Sequence[str]]], profile: Profile
+) -> Optional[Mapping[str, Sequence[str]]]:
+    """The loaded session's assignment, with names from the profiled one's where nodes have none.
+
+    The profiled session divided the graph alike if each provider has as many nodes; otherwise it says nothing of the
+    loaded one.
+    """
+    named = profile.assignment
+    if loaded is None or named is None or all(name for names in loaded.values() for name in names):
+        return loaded
+    sizes = {provider: len(names) for provider, names in loaded.items()}
+    return named if sizes == {provider: len(names) for provider, names in named.items()} else loaded
 
 
 def receipt(

@@ -45,6 +45,13 @@ class KernelTime(NamedTuple):
     duration_ns: int
 
 
+class ProfileNotes(NamedTuple):
+    refusals: Mapping[str, str] = {}
+    """Node -> why an accelerator did not take it, in the runtime's words."""
+    assignment: Optional[Mapping[str, Sequence[str]]] = None
+    """As ``Session.assignment``, with names for nodes that have none in the artifact."""
+
+
 class Session(Protocol):
     """A loaded model, in a child."""
 
@@ -143,10 +150,9 @@ class Platform:
         ``folder`` takes temporary files. An empty list: no second source."""
         return []
 
-    def refusals(self) -> Dict[str, str]:
-        """Node -> why an accelerator did not take it, in the words of the runtime as :meth:`profile` loaded the model
-        (child, after it)."""
-        return {}
+    def profile_notes(self) -> ProfileNotes:
+        """What the runtime said besides, as :meth:`profile` loaded the model (child, after it)."""
+        return ProfileNotes()
 
     def classify(self, error: BaseException, phase: str) -> Tuple[str, str]:
         """(error kind, message) of what ``make_session`` (phase ``load``) or ``run`` (phase ``run``) raised."""

@@ -108,7 +108,7 @@ def place(
         for board in wanted:
             try:
                 fits(ready, board)
-                placed[board.name] = _on_board(board, ready, agent_factory)
+                placed[board.name] = place_on(board, ready, agent_factory)
             except ModelRejected as error:
                 failures[board.name] = ready.unloadable or error
             except Exception as error:
@@ -118,7 +118,8 @@ def place(
         return PlacedOnBoards(placed, ready.notices, failures)
 
 
-def _on_board(board: Board, ready: Deployable, agent_factory: Callable[[Board], Agent]) -> Placed:
+def place_on(board: Board, ready: Deployable, agent_factory: Callable[[Board], Agent] = open_agent) -> Placed:
+    """One board. Raises :class:`AgentError` where the board or the model there fails."""
     agent = agent_factory(board)
     agent = wired(considerate(agent, host_lock().work) if times_on_this_host(board) else agent)
     try:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from device_agents.runner import plugins
 from device_agents.runner.errors import RunnerError
 from device_agents.runner.fallbacks import UNEXPLAINED, fallback_reasons
-from device_agents.runner.onnx_nodes import Graph, Node
+from device_agents.runner.onnx_nodes import Graph, Node, read_nodes, write_named
 from device_agents.runner.ort import refusals
+from device_agents.runner.placement import Profile, whole_assignment
 from device_agents.runner.platform import Plugin
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion_mnist" / "model.onnx"
 NPU, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 GRAPH = Graph(
     [
@@ -105,3 +108,33 @@ def test_a_library_that_is_no_plugin() -> None:
 def test_a_provider_without_a_package_or_library() -> None:
     with pytest.raises(RunnerError, match="no plugin of AcmeExecutionProvider"):
         plugins.devices("AcmeExecutionProvider", None)
+
+
+def test_a_named_copy_is_the_same_model_with_names(tmp_path: Path) -> None:
+    model = onnx.load(EXAMPLE)
+    for node in list(model.graph.node)[::2]:
+        node.name = ""
+    source, target = tmp_path / "m.onnx", tmp_path / "n.onnx"
+    onnx.save(model, source)
+    assert write_named(str(source), str(target))
+    copy = onnx.load(target)
+    expected = [node.name for node in read_nodes(str(source))]
+    assert [node.name for node in copy.graph.node] == expected
+    for node, name in zip(model.graph.node, expected, strict=True):
+        node.name = name
+    assert copy == model
+
+
+def test_a_model_with_names_is_not_copied(tmp_path: Path) -> None:
+    assert not write_named(str(EXAMPLE), str(tmp_path / "n.onnx"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_come_from_a_profiled_session_that_divided_the_graph_alike() -> None:
+    profile = Profile((), {}, {NPU: ["a", "b"], CPU: ["c"]})
+    assert whole_assignment({NPU: ["", "b"], CPU: ["c"]}, profile) == profile.assignment
+    other = {NPU: [""], CPU: ["", "c"]}
+    assert whole_assignment(other, profile) == other
+    named = {NPU: ["x", "y"], CPU: ["z"]}
+    assert whole_assignment(named, profile) == named
+    assert whole_assignment(None, profile) is None
