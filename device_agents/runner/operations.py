@@ -124,9 +124,10 @@ class Operations:
         answer["session"] = request
         graph = read_graph(path)
         answer["placement"] = receipt(graph, providers, whole_assignment(reply["assignment"], profile), profile.kernels)
-        on_cpu = answer["placement"]["nodes"].get(CPU, ())
-        answer["placement"]["fallback_reasons"] = fallback_reasons(graph, providers, on_cpu, profile.refusals)
-        answer["placement"].update(reply["placement_notes"])
+        placement = answer["placement"]
+        placement.update(reply["placement_notes"])
+        reasons = fallback_reasons(graph, providers, placement["nodes"].get(CPU, ()), profile.refusals)
+        placement["fallback_reasons"] = {**reasons, **placement["fallback_reasons"]}
         return answer, ()
 
     def _op_measure(self, request: str, header: frames.Header, blobs: List[frames.Buffer]) -> Answer:

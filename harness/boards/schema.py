@@ -210,6 +210,9 @@ class Limits(Section):
     tried, or tried and told."""
     min_offload: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Smallest share of operator nodes (0..1) that must run on the accelerator."""
+    output_tolerance: Annotated[Number, Field(gt=0, le=1)] = 0.05
+    """How far outputs may be from those of the board's CPU provider, as a share of an output's largest magnitude, in
+    ``placement --compare-cpu``."""
 
 
 class Canary(Section):

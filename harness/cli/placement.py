@@ -26,13 +26,24 @@ _SHOWN = 6
 @model_argument
 @click.option("--model", type=click.Path(path_type=Path), help="Instead of the argument.")
 @click.option("--boards", default="local", show_default=True, help="Boards to load it on, separated by commas.")
+@click.option(
+    "--compare-cpu",
+    is_flag=True,
+    help="Also run it on each board's CPU provider alone: outputs must agree, and latencies differ.",
+)
 @set_dim_option
 @json_option
 def command(
-    model_argument: Path | None, model: Path | None, boards: str, set_dim: tuple[str, ...], as_json: bool
+    model_argument: Path | None,
+    model: Path | None,
+    boards: str,
+    compare_cpu: bool,
+    set_dim: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Load MODEL on boards and show which provider runs each of its nodes, what was fused or folded, how that is known,
-    and why nodes are left to the CPU. Exit code 3 where a board's limits.min_offload is not reached."""
+    and why nodes are left to the CPU. Exit code 3 where a board's limits.min_offload is not reached, 5 where
+    --compare-cpu finds the accelerator's claim implausible."""
     from harness.controller.placing import place
 
     names = [name.strip() for name in boards.split(",") if name.strip()]
@@ -40,6 +51,7 @@ def command(
         one_model(model_argument, model),
         names,
         parse_set_dims(set_dim),
+        compare_cpu=compare_cpu,
         tell=lambda message: click.echo(f"note: {message}", err=True),
     )
     if as_json:
@@ -54,6 +66,8 @@ def command(
     for placed in found.boards.values():
         if placed.below_floor:
             codes.append(ExitCode.NO_FEASIBLE_CANDIDATE)
+        if placed.comparison is not None and placed.comparison.problems:
+            codes.append(ExitCode.MEASUREMENTS_INVALID)
     return int(worst(codes))
 
 
@@ -74,6 +88,12 @@ def lines_of(name: str, placed: Placed) -> list[str]:
         lines.append(f"  {'not accounted for':<28} {len(placed.unaccounted):>5}: {_listed(placed.unaccounted)}")
     lines.append(f"  evidence   {', '.join(placement.evidence) or 'none'}; {_agreement(placement.agrees)}")
     lines += _floor(placed)
+    if placed.comparison is not None:
+        found = placed.comparison
+        ours, cpu = format_ns(found.latency_ns), format_ns(found.cpu_latency_ns)
+        agree = "outputs agree" if found.outputs_differ is None else "outputs DIFFER"
+        lines.append(f"  plausible  {agree} within {found.tolerance:.1%}; {ours}, on the CPU alone {cpu}")
+        lines += [f"    SUSPECT: {problem}" for problem in found.problems]
     fallbacks = placed.fallbacks()
     if fallbacks:
         lines.append("  left to the CPU because")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from harness.boards.options import runtime_options
 from harness.boards.registry import load_registry
 from harness.boards.schema import Board
 from harness.controller.considerate import considerate
+from harness.controller.cpu_comparison import claims_an_accelerator, compare_with_cpu
 from harness.controller.deployable import Deployable, deployable, fits
 from harness.controller.evaluation import sha256_file
 from harness.controller.wired import wired
 from harness.errors import BoardtuneError
+from harness.measure.offloaded import CpuComparison
 from harness.scratch import scratch_folder
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ class Placed:
     load_ns: int
     min_offload: float | None
     """The board's floor."""
+    comparison: CpuComparison | None = None
+    """With the board's CPU provider, where it was asked for and the board has another."""
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
@@ -54,6 +59,9 @@ class Placed:
     def to_json(self) -> dict[str, Any]:
         placement = asdict(self.placement)
         placement["nodes"] = {name: list(nodes) for name, nodes in self.placement.nodes.items()}
+        comparison = None
+        if self.comparison is not None:
+            comparison = {**asdict(self.comparison), "problems": list(self.comparison.problems)}
         return {
             "emulated": self.facts.emulated,
             "runtime": f"{self.facts.runtime} {self.facts.runtime_version}",
@@ -63,6 +71,7 @@ class Placed:
             "load_ns": self.load_ns,
             "min_offload": self.min_offload,
             "below_floor": self.below_floor,
+            "comparison": comparison,
         }
 
     def fallbacks(self) -> dict[str, tuple[str, ...]]:
@@ -90,6 +99,7 @@ def place(
     boards: Sequence[str],
     set_dim: Mapping[str, int] | None = None,
     *,
+    compare_cpu: bool = False,
     tell: Callable[[str], None] = lambda message: None,
     agent_factory: Callable[[Board], Agent] = open_agent,
 ) -> PlacedOnBoards:
@@ -108,7 +118,7 @@ def place(
         for board in wanted:
             try:
                 fits(ready, board)
-                placed[board.name] = place_on(board, ready, agent_factory)
+                placed[board.name] = place_on(board, ready, agent_factory, compare_cpu=compare_cpu)
             except ModelRejected as error:
                 failures[board.name] = ready.unloadable or error
             except Exception as error:
@@ -118,17 +128,28 @@ def place(
         return PlacedOnBoards(placed, ready.notices, failures)
 
 
-def place_on(board: Board, ready: Deployable, agent_factory: Callable[[Board], Agent] = open_agent) -> Placed:
+def place_on(
+    board: Board,
+    ready: Deployable,
+    agent_factory: Callable[[Board], Agent] = open_agent,
+    *,
+    compare_cpu: bool = False,
+) -> Placed:
     """One board. Raises :class:`AgentError` where the board or the model there fails."""
-    agent = agent_factory(board)
-    agent = wired(considerate(agent, host_lock().work) if times_on_this_host(board) else agent)
+    agent, lock = agent_factory(board), host_lock()
+    shared = times_on_this_host(board)
+    agent = wired(considerate(agent, lock.work) if shared else agent)
     try:
         facts = agent.connect()
         sha256 = sha256_file(ready.path)
         agent.deploy(ready.path, sha256)
         report = agent.load(sha256, runtime_options(board))
         agent.unload(report.session)
-        return Placed(facts, report.placement, _op_types(ready.path), report.load_ns, board.limits.min_offload)
+        placed = Placed(facts, report.placement, _op_types(ready.path), report.load_ns, board.limits.min_offload)
+        if compare_cpu and claims_an_accelerator(board):
+            timing = lock.clock if shared else contextlib.nullcontext
+            placed = replace(placed, comparison=compare_with_cpu(agent, board, ready, sha256, timing))
+        return placed
     finally:
         agent.close()
 
