@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
@@ -49,7 +50,15 @@ _CAUSES = (
         "install the plugin built for the board's processor and operating system",
     ),
     _Cause(
-        ["API version", "ApiVersion", "undefined symbol", "GLIBC_", "version `", "minimum supported version"],
+        [
+            "API version",
+            "ApiVersion",
+            "requires ORT",
+            "undefined symbol",
+            "GLIBC_",
+            "version `",
+            "minimum supported version",
+        ],
         "was built for another ONNX Runtime or system than the board has",
         "install a plugin and an ONNX Runtime that belong together; the plugin's release notes say which",
     ),
@@ -137,7 +146,8 @@ def refusal(provider: str, library: str, text: str) -> RunnerError:
     """What ONNX Runtime's text about a library it does not load means."""
     for cause in _CAUSES:
         if any(sign.lower() in text.lower() for sign in cause.signs):
-            what = "the plugin of {}, {}, {}".format(provider, library, cause.what)
+            said = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text).strip()[-300:]
+            what = "the plugin of {}, {}, {}: {}".format(provider, library, cause.what, said)
             return RunnerError("BoardUnfit", what, hint=cause.hint, detail=text)
     what = "ONNX Runtime does not load the plugin of {}, {}: {}".format(provider, library, text[-500:])
     return RunnerError("BoardUnfit", what, hint="install plugin and ONNX Runtime of matching versions", detail=text)

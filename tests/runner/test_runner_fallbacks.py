@@ -74,6 +74,8 @@ def test_boards_without_an_accelerator_have_no_fallbacks() -> None:
         ("Failed to get symbol CreateEpFactories with error: x.so: undefined symbol: CreateEpFactories", "no provider"),
         ("Failed to load library x.so with error: x.so: invalid ELF header", "machine's kind"),
         ("x.so: /lib/libc.so.6: version `GLIBC_2.38' not found", "another ONNX Runtime or system"),
+        # onnxruntime-qnn 2.7.0 under ONNX Runtime 1.23.2
+        ("QNN EP requires ORT >= 1.24 (API 24). Host ORT is 1.23.2 (API 23).", "QNN EP requires ORT >= 1.24"),
         ("The requested API version [27] is not available", "another ONNX Runtime or system"),
         ("libfoo.so.2: cannot open shared object file: No such file or directory", "a library it needs is missing"),
         ("something new", "something new"),
