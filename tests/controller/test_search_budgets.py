@@ -49,7 +49,7 @@ def test_the_device_time_keeps_to_the_budget(plan: Plan, seconds: float) -> None
 
 
 def test_finals_are_left_out_and_that_is_told(plan: Plan) -> None:  # noqa: F811
-    run(limited(plan, 3.0))
+    run(limited(plan, 2.0))
     state = recorded()
     assert any("budget ended before every finalist" in notice for notice in state.notices)
     assert any(state.candidates())

@@ -8,18 +8,22 @@ import pytest
 import yaml
 
 from device_agents.emulated import EmulatedSpec
+from device_agents.emulated.chip.spec import EmulatedChipSpec
 from device_agents.emulated.cost_model.figures import Check, check
 from device_agents.emulated.spec import Figure
 
-FILES = sorted((Path(__file__).parents[2] / "boards").glob("*-emulated.yaml"))
+BOARDS = Path(__file__).parents[2] / "boards"
+FILES = [BOARDS / "rpi5-emulated.yaml", BOARDS / "ryzen-ai-emulated.yaml"]
+"""Machines that run ONNX models; tests/serial has the chips."""
 
 
 def spec_of(path: Path) -> EmulatedSpec:
     return EmulatedSpec.model_validate(yaml.safe_load(path.read_text())["emulated"])
 
 
-def test_both_boards_are_shipped() -> None:
-    assert [path.stem for path in FILES] == ["rpi5-emulated", "ryzen-ai-emulated"]
+def test_no_emulated_board_is_forgotten() -> None:
+    chips = {"esp32p4-emulated", "esp32s3-emulated"}
+    assert {path.stem for path in BOARDS.glob("*-emulated.yaml")} == {path.stem for path in FILES} | chips
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -44,3 +48,17 @@ def test_an_error_is_relative_and_signed() -> None:
     assert Check(figure, 10.9).error == pytest.approx(0.09)
     assert Check(figure, 10.9).within
     assert not Check(figure, 8.9).within
+
+
+@pytest.mark.parametrize("name", ["esp32s3", "esp32p4"])
+def test_chips_reproduce_published_figures_within_the_stated_error(name: str) -> None:
+    spec = yaml.safe_load((BOARDS / f"{name}-emulated.yaml").read_text())["emulated"]
+    costs = EmulatedChipSpec.model_validate(spec).cost_model
+    errors = {}
+    for figure in costs.figures:
+        predicted = costs.ms_per_mmac * figure.mmac + costs.ms_per_mactivation * figure.activations_m
+        errors[figure.model] = predicted / figure.latency_ms - 1
+        assert abs(errors[figure.model]) <= figure.max_error, figure.model
+        assert figure.source.startswith("https://")
+    assert sum(abs(error) <= 0.2 for error in errors.values()) >= 3, errors
+    assert costs.leave_one_out_error >= sum(map(abs, errors.values())) / len(errors) - 0.01, "in-sample is no worse"
