@@ -7,6 +7,7 @@ BOARDTUNE_QNN_PYTHON and BOARDTUNE_OPENVINO_PYTHON name interpreters of environm
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,11 @@ def test_qnn_runs_all_but_the_conversions_at_the_ends_and_says_why(
 
 def test_qnn_says_why_it_takes_nothing_of_a_model_with_a_free_dimension(tmp_path: Path) -> None:
     vendor = board(python("BOARDTUNE_QNN_PYTHON"), tmp_path / "w", name=QNN, options={"backend_type": "htp"})
-    from harness.controller.deployable import Deployable
-
-    ready = Deployable(EXAMPLE, "", (), ())  # as it is: deployable() would fix the batch
-    placed = place_on(vendor, ready)
+    # As the file is: deployable() fixes the batch in the one it would send.
+    ready = replace(deployable(EXAMPLE, tmp_path, {}, 1), path=EXAMPLE)
+    placed = place_on(vendor, ready, compare_cpu=True)
+    assert placed.comparison is not None
+    assert placed.comparison.outputs_differ is None
     assert placed.placement.offload_ratio == 0.0
     assert placed.below_floor
     assert {"Cannot get shape" in reason for reason in placed.placement.fallback_reasons.values()} == {True}
