@@ -129,7 +129,7 @@ def watch(connection: socket.socket, pid: int, limit: int | None, log: int, star
         if 0 in readable and not os.read(0, 1):
             end(pid)
             raise Gone
-        if connection.fileno() in readable and not connection.recv(1):
+        if connection.fileno() in readable and hung_up(connection):
             end(pid)
             return
         held = resident_bytes(pid)
@@ -138,6 +138,14 @@ def watch(connection: socket.socket, pid: int, limit: int | None, log: int, star
             message = f"held {held >> 20} MiB, over its limit of {limit >> 20} MiB"
             send(connection, {"failed": message, "cause": "out_of_memory", "detail": tail(log, start)})
             return
+
+
+def hung_up(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1)
+    except OSError:
+        # With messages left unread, the kernel makes a reset of it.
+        return True
 
 
 def ended(connection: socket.socket, status: int, log: int, start: int) -> None:
@@ -180,7 +188,10 @@ def tail(log: int, start: int) -> str:
 def read_line(connection: socket.socket) -> Any:
     data = b""
     while not data.endswith(b"\n"):
-        part = connection.recv(1 << 16)
+        try:
+            part = connection.recv(1 << 16)
+        except OSError:
+            return None
         if not part:
             return None
         data += part

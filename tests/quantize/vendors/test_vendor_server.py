@@ -130,14 +130,19 @@ def test_memory_is_limited(processes: WarmVendors, tmp_path: Path) -> None:
     assert raised.value.cause == Cause.OUT_OF_MEMORY
 
 
-def test_a_caller_that_hangs_up_takes_the_job_along(processes: WarmVendors, tmp_path: Path) -> None:
-    # As the kernel does it for a process that is killed.
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_caller_that_hangs_up_takes_the_job_along(processes: WarmVendors, tmp_path: Path, unread: bool) -> None:
+    """As the kernel does it for a process that is killed, whatever it had read by then."""
     Caller(processes, tmp_path).quantize()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(processes.socket("stand_in")))
         request = {"options": {"do": "hang"}, "out": str(tmp_path / "out.bin")}
         connection.sendall(json.dumps(request).encode() + b"\n")
-        job = int(json.loads(connection.makefile().readline())["pid"])
+        # By single bytes: nothing more than this line is taken.
+        job = int(json.loads(b"".join(iter(lambda: connection.recv(1), b"\n")))["pid"])
+        wait_until((tmp_path / "out.bin.pid").exists)  # its phase is told by then
+        if not unread:
+            connection.recv(1 << 16)
         assert alive(job)
     wait_until(lambda: not alive(job))
     assert Caller(processes, tmp_path).quantize() == ("a notice",)
