@@ -26,10 +26,9 @@ from device_agents.emulated.espdl.reader import read_model
 from device_agents.emulated.espdl.target import TARGETS, Target, target_named
 from harness.audit.finding import Change, Finding, by_severity
 from harness.errors import ConfigError, ModelError
+from harness.lints.target import other_target
 from harness.suggest import did_you_mean
 
-TARGET_METADATA = "boardtune.target"
-"""Metadata entry of files that boardtune made: the chip, as ESP-PPQ calls it."""
 MOVING = frozenset(
     {
         "Concat",
@@ -119,40 +118,10 @@ def lint(model: Model, target: str, memory: BoardMemory | None = None) -> tuple[
     for node in model.nodes:
         for check in (_unsupported, _unequal, _moved, _lanes, _negative, _float_fallback, _table, _average):
             found.extend(check(looked, node))
-    found.extend(_other_target(looked, target))
+    found.extend(other_target(model, target))
     if memory is not None:
         found.extend(_memory(looked, memory))
     return by_severity(found)
-
-
-def _other_target(looked: _Looked, target: str) -> Iterator[Finding]:
-    """A file says its target only in boardtune's own metadata; else the form of its filters does, as ESP-PPQ 1.3
-    writes them: blocks of channels for the S3 and P4, a scale for each channel for the P4 and S31."""
-    said = looked.model.metadata.get(TARGET_METADATA, "")
-    family = looked.target.family
-    reasons = []
-    if said in TARGETS:
-        if TARGETS[said].family != family:
-            reasons.append(f"it was made for {said}")
-    else:
-        filters = [t for t in looked.model.constants.values() if t.layout not in ("", "UNK")]
-        channelwise = [t.name for t in filters if len(set(t.exponents)) > 1]
-        blocked = [t.name for t in filters if t.layout.startswith("(N/")]
-        if channelwise and family != "p4":
-            reasons.append(f"filter {channelwise[0]!r} has a scale for each channel")
-        if blocked and family == "c":
-            reasons.append(f"filter {blocked[0]!r} is stored in blocks of channels")
-        if filters and not blocked and family != "c":
-            reasons.append("its filters are not stored in blocks of channels")
-    for reason in reasons:
-        yield Finding(
-            "other-target",
-            "error",
-            f"The model is not for an {target}: {reason}.",
-            (),
-            {"target": target},
-            f"Quantize it for {target}.",
-        )
 
 
 def lint_file(path: Path, target: str, memory: BoardMemory | None = None) -> tuple[Finding, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from device_agents.emulated.espdl.model import DTYPES, Model, ValueInfo
-from harness.lints.espdl import TARGET_METADATA
+from harness.lints.target import TARGET_METADATA
 from harness.quantize.describe import ModelDescription, by_number
 from harness.quantize.identity import file_sha256
 from harness.quantize.made_espdl import CONVERSIONS, computes_on_integers, espdl_identity, read_espdl

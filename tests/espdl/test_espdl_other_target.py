@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from device_agents.emulated.espdl.reader import read_model
-from harness.lints.espdl import TARGET_METADATA, lint
+from harness.lints.espdl import lint
+from harness.lints.target import TARGET_METADATA
 
 GOLDEN = Path(__file__).parent / "golden"
 CHIPS = ("esp32", "esp32s3", "esp32p4")
