@@ -14,7 +14,7 @@ from harness.boards.chips import chip_of
 from harness.boards.host_lock import host_lock
 from harness.boards.schema import Board
 from harness.errors import ConfigError, ModelError
-from harness.lints.espdl import lint
+from harness.lints.espdl import BoardMemory, lint
 from harness.quantize.contract import Cause, ModelRefused
 from harness.quantize.identity import identity
 from harness.quantize.made_espdl import espdl_identity, read_espdl
@@ -61,7 +61,9 @@ def fits(ready: Deployable, board: Board) -> None:
             hint="boardtune quantize makes one with a recipe of the esp_ppq backend" if chip else "",
         )
     if chip is not None and board.limits.lint == "refuse":
-        errors = [found for found in lint(read_espdl(ready.path), chip) if found.severity == "error"]
+        limit = board.limits.max_memory_bytes
+        memory = None if limit is None else BoardMemory(psram_bytes=limit)
+        errors = [found for found in lint(read_espdl(ready.path), chip, memory) if found.severity == "error"]
         if errors:
             message = errors[0].what + (f" (and {len(errors) - 1} more)" if len(errors) > 1 else "")
             hint = f"{errors[0].advice} To try it all the same: limits: {{lint: warn}} in the board's file."

@@ -18,7 +18,7 @@ from harness.ledger.events import Event
 from harness.ledger.run_directory import Phase, RunDirectory
 from harness.ledger.samples import SampleBlock
 from harness.ledger.state import LedgerState, TrialState
-from harness.lints.espdl import lint
+from harness.lints.espdl import BoardMemory, lint
 from harness.measure.record import MeasurementResult
 from harness.measure.steps import CANARY
 from harness.quantize.made_espdl import told
@@ -131,9 +131,11 @@ class Recorder:
         """Read here, where the file is: a trial may run on another node."""
         return inventory(self._run.model_path(trial))
 
-    def lint(self, trial: int, chip: str) -> tuple[str, ...]:
-        """Errors in an ``.espdl`` model: what the chip's kernels would compute otherwise, or not at all."""
-        findings = lint(read_model(self._run.model_path(trial)), chip)
+    def lint(self, trial: int, chip: str, memory_bytes: int | None = None) -> tuple[str, ...]:
+        """Errors in an ``.espdl`` model: what the chip's kernels would compute otherwise, or not at all, or what does
+        not fit into ``memory_bytes`` of the board with the model itself."""
+        memory = None if memory_bytes is None else BoardMemory(psram_bytes=memory_bytes)
+        findings = lint(read_model(self._run.model_path(trial)), chip, memory)
         return told([finding for finding in findings if finding.severity == "error"])
 
     def restore_model(self, trial: int, model: bytes) -> None:

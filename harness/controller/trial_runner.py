@@ -91,8 +91,9 @@ class RaySteps:
             found = ray.get(self._crew.recorder.inventory.remote(trial))
             operators, data_types = found.operators, found.data_types
         for name, chip in self._crew.chips.items():
-            if name not in refused and self._crew.limits[name].lint == "refuse":
-                refused[name] = ray.get(self._crew.recorder.lint.remote(trial, chip))
+            limits = self._crew.limits[name]
+            if name not in refused and limits.lint == "refuse":
+                refused[name] = ray.get(self._crew.recorder.lint.remote(trial, chip, limits.max_memory_bytes))
         return refused | {
             name: gate(limits, size_bytes=made.artifact.size_bytes, operators=operators, data_types=data_types)
             for name, limits in self._crew.limits.items()

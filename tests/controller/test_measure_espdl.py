@@ -40,6 +40,20 @@ def test_what_cannot_be_measured(
     assert message in capsys.readouterr().err
 
 
+def test_a_model_too_large_for_the_boards_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boards = tmp_path / "boards"
+    boards.mkdir()
+    (boards / "small.yaml").write_text(
+        "apiVersion: boardtune/v1\nkind: Board\nmetadata: {name: small}\nextends: esp32s3-emulated\n"
+        "limits: {max_memory_bytes: 2KiB}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert boardtune(["measure", str(S3), "--boards", "small"]) == 2
+    assert "do not fit the PSRAM of 2048 bytes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kept", [0, 10, 100, 3000])
 def test_truncated_files(kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cut.espdl"

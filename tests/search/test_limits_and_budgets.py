@@ -111,6 +111,7 @@ class BoardLimits:
     data_types: tuple[str, ...] | None = None
     operators: tuple[str, ...] | None = None
     lint: str = "refuse"
+    max_memory_bytes: int | None = None
 
 
 class TestFormats:
