@@ -15,7 +15,7 @@ from harness.controller.setup import check_for_chips, chips_of, need_backends
 from harness.errors import ConfigError
 from harness.plan import Plan, load_plan
 from harness.quantize.vendors import environments
-from harness.quantize.vendors.environments import find_environment
+from harness.quantize.vendors.environments import is_installed
 from harness.recipes.esp_presets import esp_recipe
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fashion_mnist"
@@ -64,17 +64,9 @@ def test_a_quantizer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_
         need_backends([esp_recipe(target="esp32s3")])
 
 
-def _installed() -> bool:
-    try:
-        find_environment("esp_ppq")
-    except ConfigError:
-        return False
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not _installed(), reason="ESP-PPQ is not installed: boardtune backends install esp_ppq")
+@pytest.mark.skipif(not is_installed("esp_ppq"), reason="ESP-PPQ is not installed: boardtune backends install esp_ppq")
 def test_a_search_on_two_emulated_chips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     preprocess = tmp_path / "preprocess.yaml"
     preprocess.write_text("scale: 1/255\nlayout: NCHW\n")

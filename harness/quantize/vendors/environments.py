@@ -150,6 +150,16 @@ def find_environment(name: str) -> Environment:
     return Environment(wanted, python, versions)
 
 
+def is_installed(name: str) -> bool:
+    """Whether :func:`find_environment` has one. Raises :class:`ConfigError` if there is no backend of this name."""
+    vendor(name)
+    try:
+        find_environment(name)
+    except ConfigError:
+        return False
+    return True
+
+
 def interpreters() -> Iterator[tuple[Path, tuple[int, int]]]:
     """Python interpreters on this machine with their versions, this one first."""
     yield Path(sys.executable), (sys.version_info[0], sys.version_info[1])

@@ -9,28 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.errors import ConfigError
 from harness.quantize.contract import Artifact, Cause, QuantizeJob, QuantizeLimits, Refusal
 from harness.quantize.made_espdl import MadeEspdl
 from harness.quantize.prepare import prepare_model
-from harness.quantize.vendors.environments import find_environment
+from harness.quantize.vendors.environments import is_installed
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.esp_presets import esp_recipe
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "fashion_mnist"
 
 
-def _installed() -> bool:
-    try:
-        find_environment("esp_ppq")
-    except ConfigError:
-        return False
-    return True
-
-
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not _installed(), reason="ESP-PPQ is not installed: boardtune backends install esp_ppq"),
+    pytest.mark.skipif(
+        not is_installed("esp_ppq"), reason="ESP-PPQ is not installed: boardtune backends install esp_ppq"
+    ),
 ]
 
 

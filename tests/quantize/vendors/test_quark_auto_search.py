@@ -8,22 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness.errors import ConfigError
-from harness.quantize.vendors.environments import find_environment
+from harness.quantize.vendors.environments import find_environment, is_installed
 from harness.recipes.quark_presets import AUTO_SEARCH, quark_recipe
-
-
-def _installed() -> bool:
-    try:
-        find_environment("quark")
-    except ConfigError:
-        return False
-    return True
-
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not _installed(), reason="Quark is not installed: boardtune backends install quark"),
+    pytest.mark.skipif(not is_installed("quark"), reason="Quark is not installed: boardtune backends install quark"),
 ]
 
 THEIRS = """

@@ -11,10 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from harness.errors import ConfigError
 from harness.quantize.contract import Artifact, Cause, QuantizeJob, QuantizeLimits, Refusal
 from harness.quantize.prepare import prepare_model
-from harness.quantize.vendors.environments import find_environment
+from harness.quantize.vendors.environments import find_environment, is_installed
 from harness.quantize.worker import QuantizeWorker
 from harness.recipes.quark_presets import quark_recipe
 
@@ -22,17 +21,9 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "fashion_mnist"
 SAMPLES = 6
 
 
-def _installed() -> bool:
-    try:
-        find_environment("quark")
-    except ConfigError:
-        return False
-    return True
-
-
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not _installed(), reason="Quark is not installed: boardtune backends install quark"),
+    pytest.mark.skipif(not is_installed("quark"), reason="Quark is not installed: boardtune backends install quark"),
 ]
 
 
